@@ -15,6 +15,7 @@ from vision_attn.explain.libraries.opening import Model, Reader
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import recorded
 from vision_attn.geometry.extents import Extent
+from vision_attn.system.errors import UserError
 
 REGIONS = 3
 """Rows and columns of squares that are changed."""
@@ -298,7 +299,7 @@ def check(kind: Kind) -> None:
     assert tuple(seen.methods()) == kind.methods
     for method in ALL:
         if method not in kind.methods:
-            with pytest.raises(ValueError, match="no |not defined|explains an answer"):
+            with pytest.raises(UserError, match="no |not defined|explains an answer"):
                 look(model, squares()[0], method=method)
         elif method not in ("attention-gradient", "layer-cam"):  # of the same layers as relevance and Grad-CAM
             found: Tensor | float = 0.0

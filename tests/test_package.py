@@ -22,6 +22,7 @@ from tests.untrained import SIZES
 from vision_attn import __version__
 from vision_attn.commands import _hints, main
 from vision_attn.commands.keys import GENERAL, descriptions
+from vision_attn.system.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 NEEDED = "building the package needs hatchling, of the extra [dev]"
@@ -154,7 +155,7 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch) -> None:
     theirs = ROOT / "configs" / "sat_soft_scenes.yaml"
     for name in ("sat_soft_scenes", "sat_soft_scenes.yaml", "configs/sat_soft_scenes.yaml"):
         assert _hints.config_file(name) == theirs
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist"):
         _hints.config_file("elsewhere/sat_soft_scenes")
     Path("configs").mkdir()
     Path("configs/sat_soft_scenes.yaml").write_text("of mine")

@@ -15,6 +15,7 @@ from vision_attn.results.explainer import Explainer, is_run_name
 from vision_attn.results.model import Model
 from vision_attn.results.opening import open_model
 from vision_attn.results.pretrained import open_pretrained
+from vision_attn.system.errors import UserError
 
 __all__ = ["Explainer", "Model", "load"]
 
@@ -35,12 +36,12 @@ def load(
     weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
         downloaded. device: as `run.device`. trust: a package, or several, whose code the run or the model may use.
 
-    Raises ValueError saying what is missing.
+    Raises UserError saying what is missing.
     """
     if not is_run_name(name):
         return open_pretrained(str(name), weights=weights, device=device, trust=trust, **settings)
     if weights is not None:
-        raise ValueError(f"{name} holds its weights: leave weights out")
+        raise UserError(f"{name} holds its weights: leave weights out")
     if settings:
-        raise ValueError(f"{name} is a run, opened as it was trained: leave {', '.join(settings)} out")
+        raise UserError(f"{name} is a run, opened as it was trained: leave {', '.join(settings)} out")
     return open_model(name, device=device, trust=trust)

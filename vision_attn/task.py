@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.splits import PURPOSES, SPLITS
 from vision_attn.system.turns import forked
 
@@ -18,17 +19,17 @@ def counted(sizes: Mapping[str, int]) -> str:
 
 
 def known_split(name: str) -> str:
-    """`name`. Raises ValueError if it is no split."""
+    """`name`. Raises UserError if it is no split."""
     if name not in SPLITS:
-        raise ValueError(f"unknown split {name!r}; choose one of {', '.join(SPLITS)}")
+        raise UserError(f"unknown split {name!r}; choose one of {', '.join(SPLITS)}")
     return name
 
 
 def equal_part(size: int, rank: int, world: int) -> slice:
-    """Which items of a training batch of `size` process `rank` of `world` gets. Raises ValueError if the parts would
+    """Which items of a training batch of `size` process `rank` of `world` gets. Raises UserError if the parts would
     not be equal."""
     if size % world:
-        raise ValueError(f"a batch of {size} cannot be split evenly among {world} processes: set batch_size")
+        raise UserError(f"a batch of {size} cannot be split evenly among {world} processes: set batch_size")
     return slice(rank, None, world)
 
 
@@ -109,7 +110,7 @@ class Source:
         raise NotImplementedError
 
     def check_labels(self) -> None:
-        """Called after `prepare` by tasks that learn from labels. Raises ValueError if nothing can be learned from
+        """Called after `prepare` by tasks that learn from labels. Raises UserError if nothing can be learned from
         them."""
 
     def export(self, folder: Path) -> None:
@@ -187,7 +188,7 @@ class Task(nn.Module):
     def prepare(self, source: Source) -> None:
         """Take what the loss needs from the training data. Called before training starts or is resumed, after
         `source.prepare`. What it computes lies in buffers, which checkpoints contain; with these, it only checks them.
-        Raises ValueError if they do not belong to the data."""
+        Raises UserError if they do not belong to the data."""
 
     def restart(self, before: Mapping[str, Any]) -> None:
         """Restart the schedules of the task itself. Called when a run starts from the weights of another.

@@ -18,6 +18,7 @@ from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.location import ContentLocation
 from vision_attn.attention.scores import Additive, Cosine, Dot, Score
 from vision_attn.attention.soft import Soft, doubly_stochastic
+from vision_attn.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 B, R, L, D, H, A = 2, 3, 5, 4, 6, 7
@@ -131,7 +132,7 @@ def test_with_a_gain_scores_begin_alike_and_change_faster(inputs):
         optimizer.step()
         change[gain] = (score(query, score.project(regions))[0] - before).abs().mean().item()
     assert spread[10.0] == pytest.approx(spread[1.0], rel=0.1) and change[10.0] > 2 * change[1.0]
-    with pytest.raises(ValueError, match="Additive: gain is 0.0"):
+    with pytest.raises(UserError, match="Additive: gain is 0.0"):
         Additive(D, H, gain=0.0)
 
 
@@ -161,18 +162,18 @@ def test_modules_say_which_shapes_they_take(both_ways):
         ContentLocation(32, 32, grid=(7, 7)),
     ):
         said = r"query must be a tensor \(B, R, H\) of float, but is \(4, 32\).*R states"
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             unchecked(prepared(score))(states[:, 0], score.project(regions))
     scores = torch.randn(4, 3, 49)
     for attention in (Soft(), Hard(), StraightThrough()):
         for wrong in (scores[:1], scores[..., :48], torch.randn(4, 3, 54), scores[:, 0]):
-            with pytest.raises(ValueError, match=r"scores must be a tensor \(4, R, 49\) of float, but is"):
+            with pytest.raises(UserError, match=r"scores must be a tensor \(4, R, 49\) of float, but is"):
                 unchecked(prepared(attention))(wrong, regions)
-    with pytest.raises(ValueError, match=r"give what `pyramid\(images\)` returns"):
+    with pytest.raises(UserError, match=r"give what `pyramid\(images\)` returns"):
         unchecked(Retina())(torch.rand(4, 1, 28, 28), torch.zeros(4, 1, 2))
-    with pytest.raises(ValueError, match=r"state must be a tensor \(B, R, H\)"):
+    with pytest.raises(UserError, match=r"state must be a tensor \(B, R, H\)"):
         unchecked(prepared(Filterbank(32, (1, 28, 28))), "window")(states[:, 0])
-    with pytest.raises(ValueError, match="Nothing must override project"):
+    with pytest.raises(UserError, match="Nothing must override project"):
         Nothing().project(regions)
 
 

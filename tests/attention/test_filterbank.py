@@ -9,6 +9,7 @@ from tests.ways import prepared
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.contracts import Window
 from vision_attn.fast import choice
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -219,10 +220,10 @@ def test_a_window_at_no_number_reads_no_numbers():
 
 
 def test_an_empty_grid_is_refused():
-    with pytest.raises(ValueError, match="size is 0"):
+    with pytest.raises(UserError, match="size is 0"):
         Filterbank(H, (1, 8, 8), size=0)
 
 
 def test_patches_that_do_not_fit_the_window_are_refused():
-    with pytest.raises(ValueError, match=r"patches must be a tensor \(1, 1, C, 4, 4\)"):
+    with pytest.raises(UserError, match=r"patches must be a tensor \(1, 1, C, 4, 4\)"):
         build().write(torch.zeros(3, 1, C, N, N), at(3, 3, dtype=torch.float64))

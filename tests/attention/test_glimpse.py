@@ -10,6 +10,7 @@ from torch.nn import functional
 from vision_attn.attention.glimpse import Retina
 from vision_attn.fast import choice
 from vision_attn.fast.glimpse import FastRetina
+from vision_attn.system.errors import UserError
 
 
 @pytest.fixture(params=["plain", "loops", "tensors"])
@@ -169,7 +170,7 @@ def test_nothing_has_a_gradient(kind):
 
 @pytest.mark.parametrize("wrong", [{"size": 0}, {"num_scales": 0}])
 def test_a_retina_without_cells_says_so(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(UserError, match=next(iter(wrong))):
         Retina(**wrong)
 
 

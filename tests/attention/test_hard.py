@@ -10,6 +10,7 @@ from vision_attn.attention import hard
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.scores import General
 from vision_attn.decode import beam_search, greedy
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -151,9 +152,9 @@ def test_maps_move_from_word_to_word():
 
 
 def test_nonsense_is_refused():
-    with pytest.raises(ValueError, match="expectation_probability=1.5"):
+    with pytest.raises(UserError, match="expectation_probability=1.5"):
         Hard(expectation_probability=1.5)
-    with pytest.raises(ValueError, match="temperature is 0"):
+    with pytest.raises(UserError, match="temperature is 0"):
         StraightThrough(temperature=0.0)
 
 

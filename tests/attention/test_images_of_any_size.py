@@ -10,6 +10,7 @@ from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import LUMA, SAMPLES, Images, converted, overview
 from vision_attn.fast.choice import without_loops
 from vision_attn.fast.glimpse import FastRetina
+from vision_attn.system.errors import UserError
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -132,7 +133,7 @@ def test_an_overview_is_the_mean_of_all_pixels_or_of_evenly_spaced_ones():
 @pytest.mark.parametrize("wrong", [(4, 4, 2), (0, 4), (4,), "float"])
 def test_what_is_no_image_is_refused(wrong):
     array = np.zeros((4, 4)) if wrong == "float" else np.zeros(wrong, np.uint8)
-    with pytest.raises(ValueError, match="an image is"):
+    with pytest.raises(UserError, match="an image is"):
         Images([array], 1)
-    with pytest.raises(ValueError, match="1 or 3 channels"):
+    with pytest.raises(UserError, match="1 or 3 channels"):
         Images([], 2)

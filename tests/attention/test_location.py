@@ -12,6 +12,7 @@ from vision_attn.attention.monotonic import HardMonotonic, Monotonic
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 
 B, R, L, D, H = 2, 3, 9, 4, 5
 
@@ -106,5 +107,5 @@ def test_a_predicted_position_multiplies_a_gaussian(both_ways) -> None:
     ],
 )
 def test_mistakes_are_named(make, message) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         make()

@@ -18,6 +18,7 @@ from vision_attn.attention.reinforce import (
 )
 from vision_attn.attention.scores import Additive
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 
 L, D, H, V = 3, 4, 5, 6
 WORDS = torch.tensor([[[4, 3, 1]]])
@@ -218,5 +219,5 @@ def test_the_variance_that_is_logged_is_that_of_samples():
 
 
 def test_one_run_alone_cannot_be_compared():
-    with pytest.raises(ValueError, match="num_runs=1"):
+    with pytest.raises(UserError, match="num_runs=1"):
         LeaveOneOut(H, num_runs=1)

@@ -17,6 +17,7 @@ from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 
 B, R, GRID, D, H = 2, 3, (2, 3), 4, 5
 L = GRID[0] * GRID[1]
@@ -160,7 +161,7 @@ def test_sizes_that_cannot_be_compared_are_refused_at_construction(kind):
         f"^{kind.__name__} compares annotation vectors of size 4 with states of size 5: "
         r"make them equal \(hidden_size=4\), or choose the score General or Additive$"
     )
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         kind(4, 5)
 
 
@@ -182,7 +183,7 @@ def test_sizes_that_cannot_be_compared_are_refused_at_construction(kind):
     ],
 )
 def test_other_mistakes_are_named(make, complaint):
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(UserError, match=complaint):
         make()
 
 
@@ -244,5 +245,5 @@ def test_a_score_that_does_not_fit_the_config_says_so_in_one_line(tmp_path, caps
 def test_keys_of_other_images_are_refused():
     score = Additive(D, H, attention_size=3)
     unchecked = inspect.unwrap(Additive.forward)  # as it is where shapes are not checked
-    with pytest.raises(ValueError, match=r"keys must be a tensor \(3, L, 3\)"):
+    with pytest.raises(UserError, match=r"keys must be a tensor \(3, L, 3\)"):
         unchecked(score, torch.zeros(3, R, H), score.project(torch.zeros(2, L, D)))

@@ -22,6 +22,7 @@ from vision_attn.engine.log import _writing
 from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.system import memory
 from vision_attn.system.console import bytes_of, log_to_terminal
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_full, is_utf8, way_on
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -99,10 +100,10 @@ def test_an_export_to_a_full_disk_is_one_line(run, name, tmp_path, monkeypatch, 
 def test_space_is_asked_for_only_where_it_helps(number, full, tmp_path):
     error = OSError(number, os.strerror(number))
     assert is_full(error) == full and ("free some space" in way_on(error)) == full
-    with pytest.raises(ValueError, match=os.strerror(number)) as told, _writing(tmp_path / "metrics.jsonl"):
+    with pytest.raises(UserError, match=os.strerror(number)) as told, _writing(tmp_path / "metrics.jsonl"):
         raise error
     assert ("run the same command again" in str(told.value)) == full
-    with pytest.raises(ValueError, match=os.strerror(number)) as told, replacing_folder(tmp_path / "best"):
+    with pytest.raises(UserError, match=os.strerror(number)) as told, replacing_folder(tmp_path / "best"):
         raise error
     assert ("is the disk full?" in str(told.value)) == full
 

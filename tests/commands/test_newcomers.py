@@ -522,10 +522,10 @@ def test_json_lines_are_read_as_results(tmp_path: Path) -> None:
     path.write_text('{"image_id": 1, "caption": "a dog"}\n')
     assert read_results(path) == {1: "a dog"}
     path.write_text('{"image_id": 1, "caption": "a dog"}\n{"image_id": 2}\n')
-    with pytest.raises(ValueError, match="record 2 has no caption"):
+    with pytest.raises(UserError, match="record 2 has no caption"):
         read_results(path)
     path.write_text('{"images": 1}\n{"images": 2}\n')
-    with pytest.raises(ValueError, match="captions.jsonl is JSON lines"):
+    with pytest.raises(UserError, match="captions.jsonl is JSON lines"):
         files.read_json(path)
 
 

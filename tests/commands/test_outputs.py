@@ -13,6 +13,7 @@ from PIL import Image
 from tests.commands.test_compare import write_run as write_log
 from tests.untrained import SIZES, write_run
 from vision_attn.commands import main
+from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced, inputs_kept, reads, reads_all, writes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -177,7 +178,7 @@ def test_the_same_content_may_be_written_again(tmp_path):
         reads(file)
         with replacing(file) as temporary:
             temporary.write_text("[]")
-        with pytest.raises(ValueError, match="reads it"), replacing(file) as temporary:
+        with pytest.raises(UserError, match="reads it"), replacing(file) as temporary:
             temporary.write_text("[1]")
     assert file.read_text() == "[]" and [path.name for path in tmp_path.iterdir()] == ["vocabulary.json"]
 
@@ -190,12 +191,12 @@ def test_each_command_knows_its_own_files_and_a_notebook_none(tmp_path):
         reads_all(tmp_path)
         with inputs_kept():  # as `demo` calls others
             writes(tmp_path / "a", "--out")
-        with pytest.raises(ValueError, match="a would be replaced"):
+        with pytest.raises(UserError, match="a would be replaced"):
             writes(tmp_path / "a", "--out")
-        with pytest.raises(ValueError, match="holds"):
+        with pytest.raises(UserError, match="holds"):
             check_replaced(tmp_path)
         writes(tmp_path / "b", "--out")
-        with pytest.raises(ValueError, match="b would be replaced"):
+        with pytest.raises(UserError, match="b would be replaced"):
             reads(tmp_path / "b")
 
 

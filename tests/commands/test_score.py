@@ -10,6 +10,7 @@ from vision_attn.commands import score
 from vision_attn.data.photographs.annotation_files.references import matched, read_references, read_results
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.metrics import Report, write_results
+from vision_attn.system.errors import UserError
 
 CAPTIONS = {1: "a dog runs", 2: "a cat sleeps on a café chair", 3: "two birds"}
 
@@ -48,7 +49,7 @@ def test_writes_where_it_is_told(files, tmp_path):
     assert run(*files, "--out", tmp_path / "new/scores.json") == 0
     assert "BLEU-1" in json.loads((tmp_path / "new/scores.json").read_text())
     assert not (tmp_path / "captions_metrics.json").exists()
-    with pytest.raises(ValueError, match="is a folder"):
+    with pytest.raises(UserError, match="is a folder"):
         run(*files, "--out", tmp_path)
 
 
@@ -85,10 +86,10 @@ def test_several_files_are_compared_on_the_images_of_all(files, tmp_path, capsys
     assert low < -0.64 and high == pytest.approx(0)  # image 1, whose caption is the same, alone
     assert run(files[0], other, files[1], "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
-    with pytest.raises(ValueError, match="score the files one by one"):
+    with pytest.raises(UserError, match="score the files one by one"):
         run(files[0], other, files[1], "--each", tmp_path / "each.jsonl")
     write_results(other, {4: "a bus"})
-    with pytest.raises(ValueError, match="no image has a caption in every file"):
+    with pytest.raises(UserError, match="no image has a caption in every file"):
         run(files[0], other, files[1])
 
 
@@ -113,9 +114,7 @@ def test_what_is_said_of_all_files_is_said_once() -> None:
 def test_results_of_strange_images(files):
     results, annotations = files
     write_results(results, CAPTIONS | {77: "a plane"})
-    with pytest.raises(
-        ValueError, match="1 of 4 captions belong to no image .* 77; its images have names such as .*1:"
-    ):
+    with pytest.raises(UserError, match="1 of 4 captions belong to no image .* 77; its images have names such as .*1:"):
         run(results, annotations)
 
 
@@ -194,9 +193,9 @@ def test_a_csv_of_results_is_scored_against_a_csv_of_references(tmp_path):
 def test_images_that_may_be_two_or_are_the_same():
     photographs = [Photograph("a/1.jpg", "a/1.jpg", ["x"]), Photograph("b/1.jpg", "b/1.jpg", ["y"])]
     assert matched(["a/1.jpg", "b/1.jpg"], photographs)["b/1.jpg"].captions == ["y"]
-    with pytest.raises(ValueError, match=r'image "1.jpg" may be "a/1.jpg" or "b/1.jpg": name the folder too'):
+    with pytest.raises(UserError, match=r'image "1.jpg" may be "a/1.jpg" or "b/1.jpg": name the folder too'):
         matched(["1.jpg"], photographs)
-    with pytest.raises(ValueError, match=r'"c/1.jpg" and "1.jpg" are the same image'):
+    with pytest.raises(UserError, match=r'"c/1.jpg" and "1.jpg" are the same image'):
         matched(["c/1.jpg", "1.jpg"], [photographs[0], Photograph(5, "", ["z"])])
     one, text = Photograph(1, "", ["number"]), Photograph("1", "", ["text"])
     assert matched([1], [one, text])[1].captions == ["number"]
@@ -236,7 +235,7 @@ def test_files_are_written_before_the_first_line_is_printed(files, tmp_path, mon
 )
 def test_results_files_that_are_none(files, content, message):
     files[0].write_text(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         run(*files)
     assert str(files[0]) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -254,18 +253,18 @@ def test_results_files_that_are_none(files, content, message):
 )
 def test_annotation_files_that_are_none(files, content, message):
     files[1].write_text(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         run(*files)
     assert str(files[1]) in str(caught.value)
 
 
 def test_files_that_cannot_be_read(files, tmp_path):
-    with pytest.raises(ValueError, match=r"missing\.json was not found"):
+    with pytest.raises(UserError, match=r"missing\.json was not found"):
         run(tmp_path / "missing.json", files[1])
-    with pytest.raises(ValueError, match="is a folder with several files"):
+    with pytest.raises(UserError, match="is a folder with several files"):
         run(files[0], tmp_path)
     files[0].write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="the first row must name"):
+    with pytest.raises(UserError, match="the first row must name"):
         run(*files)
 
 
@@ -276,17 +275,17 @@ def test_files_that_cannot_be_read(files, tmp_path):
 )  # fmt: skip
 def test_ids_of_odd_types_are_named(files, image, said):
     files[0].write_text(f'[{{"image_id": {image}, "caption": "a"}}]')
-    with pytest.raises(ValueError, match=f"record 1( has no image|: image must be text or an integer, not {said}$)"):
+    with pytest.raises(UserError, match=f"record 1( has no image|: image must be text or an integer, not {said}$)"):
         read_results(files[0])
     files[1].write_text(f'{{"annotations": [{{"image_id": {image}, "caption": "a"}}]}}')
-    with pytest.raises(ValueError, match=rf"the id of annotation 0 must be an integer or a string, not {said}$"):
+    with pytest.raises(UserError, match=rf"the id of annotation 0 must be an integer or a string, not {said}$"):
         read_references(files[1])
 
 
 def test_what_is_nested_deeply_is_one_short_line(files):
     for content in ("[" * 100_000, '[{"image_id": ' + "[" * 900 + "]" * 900 + ', "caption": "a"}]'):
         files[0].write_text(content)
-        with pytest.raises(ValueError, match=files[0].name) as refused:
+        with pytest.raises(UserError, match=files[0].name) as refused:
             read_results(files[0])
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
 

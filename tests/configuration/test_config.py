@@ -16,6 +16,7 @@ from vision_attn.configuration.schedules import scheduled
 from vision_attn.engine.fit import fit
 from vision_attn.engine.run_folder.claim import claim, training
 from vision_attn.engine.run_folder.folders import lock_folder
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best
 
 TOY = """
@@ -71,7 +72,7 @@ def test_keys_reach_constructors_and_overrides_win(config_file: Path) -> None:
     ],
 )
 def test_a_schedule_takes_its_arguments_and_the_number_of_steps(config_file: Path, overrides: list, expected: dict):
-    with pytest.raises(ValueError, match=r"schedule.step_size: missing but required"):
+    with pytest.raises(UserError, match=r"schedule.step_size: missing but required"):
         read(config_file, ["--schedule=torch.optim.lr_scheduler.StepLR", "--schedule.gamma=0.5"])
     config = read(config_file, overrides)
     config_file.write_text(dump(config))
@@ -116,7 +117,7 @@ def test_building_is_seeded(config_file: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: str, said: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UserError) as caught:
         read(config_file, [override])
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
@@ -142,7 +143,7 @@ def test_a_mistake_is_one_line_that_names_the_key(config_file: Path, override: s
 def test_a_mistake_in_the_file_names_file_and_key(config_file: Path, old: str, new: str, said: str) -> None:
     assert old in TOY
     config_file.write_text(TOY.replace(old, new))
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UserError) as caught:
         read(config_file)
     assert str(config_file) in str(caught.value) and said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -168,18 +169,18 @@ def test_an_error_in_the_users_own_class_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     config, ours = tmp_path / "mine.yaml", "vision_attn.criteria.likelihood.Likelihood"
     config.write_text(Path("configs/sat_soft_scenes.yaml").read_text().replace(ours, "half_written.Mine"))
-    with pytest.raises(ValueError, match=r"half_written.py, line 1: invalid syntax"):
+    with pytest.raises(UserError, match=r"half_written.py, line 1: invalid syntax"):
         read(config)
 
 
 def test_missing_and_foreign_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing.yaml does not exist"):
+    with pytest.raises(UserError, match="nothing.yaml does not exist"):
         read(tmp_path / "nothing.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
-    with pytest.raises(ValueError, match="is no config: it must hold keys such as task"):
+    with pytest.raises(UserError, match="is no config: it must hold keys such as task"):
         read(tmp_path / "list.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="cannot be read as a config"):
+    with pytest.raises(UserError, match="cannot be read as a config"):
         read(tmp_path / "bytes.yaml")
 
 
@@ -196,7 +197,7 @@ def test_a_started_run_keeps_its_settings(config_file: Path, trained: Path) -> N
     claim(read(config_file, [f"--run.folder={trained}"]))
     claim(read(config_file, [f"--run.folder={trained}", "--run.log_every=1", "--run.save_every=9", "--run.wandb=true"]))
     with pytest.raises(
-        ValueError, match=r"task.hidden was 8, is 9.*--run.start_from=trained begins with its weights\), or delete"
+        UserError, match=r"task.hidden was 8, is 9.*--run.start_from=trained begins with its weights\), or delete"
     ) as caught:
         claim(read(config_file, [f"--run.folder={trained}", "--task.hidden=9", "--optimizer.lr=0.5"]))
     assert "optimizer.lr was 0.01, is 0.5" in str(caught.value)
@@ -207,7 +208,7 @@ def test_a_run_that_is_older_than_a_key_goes_on_with_its_default(config_file: Pa
     written = yaml.safe_load((trained / "config.yaml").read_text())
     assert written["data"]["init_args"].pop("batch") == 8 and written["run"].pop("accumulate") == 1
     (trained / "config.yaml").write_text(yaml.safe_dump(written))
-    with pytest.raises(ValueError, match="data.batch was 8, is 4"):
+    with pytest.raises(UserError, match="data.batch was 8, is 4"):
         claim(read(config_file, [f"--run.folder={trained}", "--data.batch=4"]))
     claim(read(config_file, [f"--run.folder={trained}"]))
 
@@ -223,7 +224,7 @@ def test_a_run_keeps_the_precision_that_auto_stands_for(config_file: Path) -> No
     fit(**build(new))
     assert json.loads(Path("old/last/position.json").read_text())["epoch"] == 3
     claim(read(config_file, [*more, "--run.precision=fp32", "--run.capture=true"]))
-    with pytest.raises(ValueError, match="run.precision was fp32, is bf16"):
+    with pytest.raises(UserError, match="run.precision was fp32, is bf16"):
         claim(read(config_file, [*more, "--run.precision=bf16"]))
 
 
@@ -246,7 +247,7 @@ def test_a_run_that_never_started_takes_any_config(config_file: Path) -> None:
 
 def test_a_run_under_way_is_left_alone(config_file: Path) -> None:
     claim(read(config_file, ["--run.folder=busy"]))
-    with lock_folder(Path("busy")), pytest.raises(ValueError, match="busy is being trained by process"):
+    with lock_folder(Path("busy")), pytest.raises(UserError, match="busy is being trained by process"):
         claim(read(config_file, ["--run.folder=busy", "--task.hidden=9"]))
     assert yaml.safe_load(Path("busy/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
 
@@ -255,7 +256,7 @@ def test_a_command_keeps_others_out_before_training_begins(config_file: Path) ->
     """Otherwise the folder could hold the weights of one and the config of the other."""
     one, other = (read(config_file, ["--run.folder=new", f"--task.hidden={size}"]) for size in (8, 9))
     with training(one) as folder:
-        with pytest.raises(ValueError, match="new is being trained by process"), training(other):
+        with pytest.raises(UserError, match="new is being trained by process"), training(other):
             pass
         fit(**build(one))
     assert yaml.safe_load((folder / "best/config.yaml").read_text())["task"]["init_args"]["hidden"] == 8
@@ -299,7 +300,7 @@ def test_a_run_is_opened_from_best_alone(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_folder_names_no_code_from_elsewhere(trained: Path) -> None:
-    with pytest.raises(ValueError, match=r"config.yaml names toy.Plane, which is third-party code.*--trust toy"):
+    with pytest.raises(UserError, match=r"config.yaml names toy.Plane, which is third-party code.*--trust toy"):
         open_run(trained)
 
 
@@ -328,7 +329,7 @@ def test_code_is_never_imported_nor_called(
     content = yaml.safe_load(written.read_text())
     for value in (path, {"class_path": path, "init_args": {"command": "touch ran", "path": "trained"}}):
         written.write_text(yaml.safe_dump(content | {key: value}))
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(UserError) as caught:
             open_run(trained, trust=["toy"])
         assert "\n" not in str(caught.value)
         assert not Path("ran").exists() and trained.exists()
@@ -336,30 +337,30 @@ def test_code_is_never_imported_nor_called(
 
 def test_trust_ends_with_the_run_it_was_given_for(trained: Path) -> None:
     open_run(trained, trust=["toy"])
-    with pytest.raises(ValueError, match="--trust toy"):
+    with pytest.raises(UserError, match="--trust toy"):
         open_run(trained)
 
 
 def test_what_is_wrong_with_a_run_folder_is_said(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing does not exist"):
+    with pytest.raises(UserError, match="nothing does not exist"):
         find_best(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty is no run"):
+    with pytest.raises(UserError, match="empty is no run"):
         find_best(tmp_path / "empty")
     (tmp_path / "young" / "last").mkdir(parents=True)
-    with pytest.raises(ValueError, match="has no best/ yet"):
+    with pytest.raises(UserError, match="has no best/ yet"):
         find_best(tmp_path / "young")
     written = trained / "best" / "config.yaml"
     text = written.read_text()
     written.write_text(text.replace("hidden: 8", "hidden: 9"))
-    with pytest.raises(ValueError, match="does not fit the model"):
+    with pytest.raises(UserError, match="does not fit the model"):
         open_run(trained, trust=["toy"])
     written.write_text(text)
     (trained / "best" / "model.safetensors").write_bytes(b"cut off")
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
+    with pytest.raises(UserError, match="not a complete safetensors file"):
         open_run(trained, trust=["toy"])
 
 
 def test_an_opened_run_takes_overrides_of_task_and_data_alone(trained: Path) -> None:
-    with pytest.raises(ValueError, match="^run.epochs: only keys of task and data can be overridden"):
+    with pytest.raises(UserError, match="^run.epochs: only keys of task and data can be overridden"):
         open_run(trained, trust=["toy"], overrides=["--run.epochs=3"])

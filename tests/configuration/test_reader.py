@@ -166,5 +166,5 @@ def test_options_reach_into_parts() -> None:
 
 @pytest.mark.parametrize("word", ["--key", "key=3", "-k=3", "--=3", "--a..b=3", "--a b=3", "--init_args=3"])
 def test_what_is_no_option_is_said(word: str) -> None:
-    with pytest.raises(ValueError, match="is not an option|its value is missing"):
+    with pytest.raises(UserError, match="is not an option|its value is missing"):
         parse_options([word])

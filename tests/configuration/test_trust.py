@@ -17,6 +17,7 @@ from vision_attn.configuration.trust import RunFolder, Untrusted, confined
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 from vision_attn.engine.fit import fit
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -63,7 +64,7 @@ def evil(captioner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def refused(folder: Path, **options) -> str:
     """The one line with which opening `folder` fails."""
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UserError) as caught:
         open_run(folder, **options)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
     return str(caught.value)
@@ -218,12 +219,12 @@ def test_trusted_packages(tmp_path: Path) -> None:
     with pytest.raises(Untrusted, match="--trust toy"):
         checked(plane, expected, "task")
     assert checked(plane, expected, "task", trust=["toy"])["init_args"] == {"hidden": 8, "dropout": 0.3}
-    with pytest.raises(ValueError, match="toy.Points is not a subclass of Task"):
+    with pytest.raises(UserError, match="toy.Points is not a subclass of Task"):
         checked({"class_path": "toy.Points"}, expected, "task", trust=["toy"])
-    with pytest.raises(ValueError, match="toy.AdamW is defined in torch.optim.adamw, not in toy"):
+    with pytest.raises(UserError, match="toy.AdamW is defined in torch.optim.adamw, not in toy"):
         checked({"class_path": "toy.AdamW"}, expected, "task", trust=["toy"])
     for package in ("os", "torch", "torch.nn", "torchvision", "vision_attn", "vision_attn.commands"):
-        with pytest.raises(ValueError, match=f"--trust {package}: .* can do anything"):
+        with pytest.raises(UserError, match=f"--trust {package}: .* can do anything"):
             checked(plane, expected, "task", trust=[package])
     for package, more in (
         ("", "$"),
@@ -233,9 +234,9 @@ def test_trusted_packages(tmp_path: Path) -> None:
         ("--x", "$"),
         ("a,b", "; repeat --trust"),
     ):
-        with pytest.raises(ValueError, match=f"is not a package name{more}"):
+        with pytest.raises(UserError, match=f"is not a package name{more}"):
             checked(plane, expected, "task", trust=[package])
-    with pytest.raises(ValueError, match="task: No module named 'nowhere'; if it is your own, name its folder"):
+    with pytest.raises(UserError, match="task: No module named 'nowhere'; if it is your own, name its folder"):
         checked({"class_path": "nowhere.Plane"}, expected, "task", trust=["nowhere"])
 
 
@@ -264,13 +265,13 @@ def test_a_run_may_not_download_nor_cache_elsewhere(tmp_path: Path, monkeypatch:
 def test_backbones_are_classifiers_cut_at_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchvision downloads half of a detector when it is built, and takes a node for a regular expression."""
     monkeypatch.setattr("torch.hub.load_state_dict_from_url", lambda *_, **__: pytest.fail("downloads"))
-    with pytest.raises(ValueError, match="no classification network 'fasterrcnn_resnet50_fpn'"):
+    with pytest.raises(UserError, match="no classification network 'fasterrcnn_resnet50_fpn'"):
         Backbone(name="fasterrcnn_resnet50_fpn", node="backbone.body.conv1")
-    with pytest.raises(ValueError, match="is not a node of alexnet"):
+    with pytest.raises(UserError, match="is not a node of alexnet"):
         Backbone(name="alexnet", node="((.|.)*)*X")
-    with pytest.raises(ValueError, match="resolution is 10000, but must be from 1 to 4,096"):
+    with pytest.raises(UserError, match="resolution is 10000, but must be from 1 to 4,096"):
         Backbone(name="alexnet", node="features.2", resolution=10000)
-    with pytest.raises(ValueError, match="regnet_x_16gf cannot be cut"):
+    with pytest.raises(UserError, match="regnet_x_16gf cannot be cut"):
         Backbone(name="regnet_x_16gf", node="trunk_output")
 
 

@@ -22,6 +22,7 @@ from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 
 B, L, D, V = 2, 6, 4, 9
 SIZES = {"hidden_size": 6, "word_size": 8}
@@ -105,7 +106,7 @@ def test_only_what_is_asked_for_is_computed() -> None:
 def test_what_cannot_be_smoothed_is_refused() -> None:
     model = CTC(V, D, hidden_size=4)
     criterion = Likelihood(model, smoothing=0.1)
-    with pytest.raises(ValueError, match="mean_log_prob, so set the smoothing of Likelihood to 0"):
+    with pytest.raises(UserError, match="mean_log_prob, so set the smoothing of Likelihood to 0"):
         criterion(model(torch.randn(B, L, D), WORDS["full"]), WORDS["full"])
-    with pytest.raises(ValueError, match="smoothing is 1.5"):
+    with pytest.raises(UserError, match="smoothing is 1.5"):
         Likelihood(model, smoothing=1.5)

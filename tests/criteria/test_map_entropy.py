@@ -11,6 +11,7 @@ from vision_attn.criteria.map_entropy import MapEntropy
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 
 V, D = 9, 4
 WORDS = torch.tensor([[[3, 8, 4, 1], [5, 1, 0, 0]], [[6, 7, 1, 0], [0, 0, 0, 0]]])
@@ -53,7 +54,7 @@ def test_a_temperature_divides_the_scores() -> None:
     torch.testing.assert_close(seen.alpha, (2 * scores).softmax(dim=-1))
     torch.testing.assert_close(seen.context, seen.alpha @ regions)
     assert torch.equal(Soft()(scores, regions).alpha, scores.softmax(dim=-1))
-    with pytest.raises(ValueError, match="Soft: temperature is 0.0"):
+    with pytest.raises(UserError, match="Soft: temperature is 0.0"):
         Soft(temperature=0.0)
 
 

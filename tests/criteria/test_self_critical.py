@@ -38,6 +38,7 @@ from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 
@@ -214,7 +215,7 @@ def test_document_frequencies_belong_to_the_captions_and_the_vocabulary():
     restored.prepare(Words())
     assert torch.equal(restored.cider.ngrams, counted.cider.ngrams) and restored.cider.num_images == len(REFERENCES)
     for other in (Words([*REFERENCES, ["dog"]]), Words(words=("cat", "red")), Words([["red"], *REFERENCES[1:]])):
-        with pytest.raises(ValueError, match="counted on other training captions, or with another vocabulary"):
+        with pytest.raises(UserError, match="counted on other training captions, or with another vocabulary"):
             restored.prepare(other)
 
 
@@ -281,14 +282,14 @@ def test_a_temperature_scales_no_captioner_that_has_been_trained_so_before():
 
 
 def test_a_temperature_needs_a_layer_of_logits():
-    with pytest.raises(ValueError, match="Captioner has no layer of logits"):
+    with pytest.raises(UserError, match="Captioner has no layer of logits"):
         Captioner().sharpen(0.5)
 
 
 def test_hard_attention_needs_an_estimator_only_for_given_captions():
     alone = task({"self_critical": SelfCritical}, attention=Hard)
     assert alone.model.reinforced and alone.fine_tunes
-    with pytest.raises(ValueError, match="no criterion trains that"):
+    with pytest.raises(UserError, match="no criterion trains that"):
         task({"self_critical": SelfCritical, "likelihood": Likelihood}, attention=Hard)
 
 

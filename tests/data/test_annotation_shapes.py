@@ -18,6 +18,7 @@ from vision_attn.data.photographs.annotation_files.references import read_refere
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.text_encoding import read_text
+from vision_attn.system.errors import UserError
 
 NAMES = [f"{number:02}_dog.jpg" for number in range(24)]
 TEXTS = ["A dog, a cat and a ball .", 'one "red" dog', "it runs", "dogs | cats; and more"]
@@ -130,13 +131,13 @@ def test_an_imagefolder_has_a_file_for_each_split(tmp_path: Path, caplog) -> Non
 
 
 def test_a_folder_holds_one_file_of_captions(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a folder without a file of captions: name one"):
+    with pytest.raises(UserError, match="is a folder without a file of captions: name one"):
         read_annotations(tmp_path)
     (tmp_path / "mine.txt").write_text(SHAPES["CSV with a header"])
     (tmp_path / "README.md").write_text("Dogs")
     expected = read_annotations(tmp_path)
     (tmp_path / "other.csv").write_text("image,caption\na.png,b")
-    with pytest.raises(ValueError, match='several files that may hold captions, "mine.txt", "other.csv": name one'):
+    with pytest.raises(UserError, match='several files that may hold captions, "mine.txt", "other.csv": name one'):
         read_annotations(tmp_path)
     (tmp_path / "mine.txt").rename(tmp_path / "captions.txt")
     assert read_annotations(tmp_path) == expected
@@ -166,13 +167,13 @@ def test_files_with_columns_are_read(tmp_path: Path, form: str) -> None:
         split: {name: SAID[name] for name in names} for split, names in LISTS.items()
     }
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="captions is not a readable"):
+    with pytest.raises(UserError, match="captions is not a readable"):
         read_annotations(path)
     inside = {"image": [{"bytes": b"\xff\xd8", "path": name} for name in NAMES], "text": NAMES}
     with ipc.new_file(str(path), (found := pyarrow.table(inside)).schema) as writer:  # others: test_hub_datasets
         writer.write_table(found)
     with pytest.raises(
-        ValueError, match="holds the photographs themselves, .*Arrow files of that kind .* write Parquet"
+        UserError, match="holds the photographs themselves, .*Arrow files of that kind .* write Parquet"
     ):
         read_annotations(path)
 
@@ -181,7 +182,7 @@ def test_addresses_are_not_names_of_files(tmp_path: Path) -> None:
     """As in Conceptual Captions."""
     lines = [f"{text}\thttp://example.com/{name}?size=1" for name, text in PAIRS]
     (tmp_path / "train.tsv").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match="train.tsv: the file name of line 1 is the address .*: download the photogr"):
+    with pytest.raises(UserError, match="train.tsv: the file name of line 1 is the address .*: download the photogr"):
         read_annotations(tmp_path / "train.tsv")
 
 
@@ -196,7 +197,7 @@ def test_lists_of_names_say_the_splits(tmp_path: Path) -> None:
     for lists in (files, files | {"train": str(tmp_path / "train.json")}):
         found = read_splits(str(tmp_path / "dogs.token.txt"), split_files=lists)
         assert {split: list(members.all_names()) for split, members in found.items()} == LISTS
-    with pytest.raises(ValueError, match=r"or a list of names for each split: --data.split_files.train=dogs"):
+    with pytest.raises(UserError, match=r"or a list of names for each split: --data.split_files.train=dogs"):
         read_splits(str(tmp_path / "dogs.token.txt"), split_files=files["train"])
 
 
@@ -204,7 +205,7 @@ def test_columns_that_are_not_recognised_can_be_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(table([("photo id", "notes", "what one sees"), *((Path(n).stem, "none", t) for n, t in PAIRS)]))
     with pytest.raises(
-        ValueError, match='the first row must name .* name them: --data.columns.image=NAME .* line 1 is "photo'
+        UserError, match='the first row must name .* name them: --data.columns.image=NAME .* line 1 is "photo'
     ):
         read_annotations(path)
     found = read_annotations(path, columns={"image": "Photo ID", "caption": "what one sees"})
@@ -215,14 +216,14 @@ def test_columns_that_are_not_recognised_can_be_named(tmp_path: Path) -> None:
         one.name: one.captions for members in found.values() for one in members
     }
     path.write_text("\n".join(f"{name}\ta title here\t{text}" for name, text in PAIRS))
-    with pytest.raises(ValueError, match="columns 2 and 3 may each be the caption.*--data.columns.caption=2"):
+    with pytest.raises(UserError, match="columns 2 and 3 may each be the caption.*--data.columns.caption=2"):
         read_annotations(path)
     found = read_annotations(path, columns={"caption": 3})
     assert {one.name: one.captions for members in found.values() for one in members} == SAID
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"a": name, "b": text}) for name, text in PAIRS))
     found = read_annotations(tmp_path / "a.jsonl", columns={"image": "a", "caption": "b"})
     assert {one.name: one.captions for members in found.values() for one in members} == SAID
-    with pytest.raises(ValueError, match="columns can be named for image, caption, split, not text"):
+    with pytest.raises(UserError, match="columns can be named for image, caption, split, not text"):
         read_annotations(path, columns={"text": "b"})
 
 
@@ -238,7 +239,7 @@ def test_a_line_that_lacks_a_column_is_left_out_and_counted(tmp_path: Path, capl
     (tmp_path / "results.csv").write_text(
         "\n".join(line.replace("| ", "  ", 2) if n else line for n, line in enumerate(lines))
     )
-    with pytest.raises(ValueError, match="results.csv: line 2 has fewer columns"):
+    with pytest.raises(UserError, match="results.csv: line 2 has fewer columns"):
         read_annotations(tmp_path / "results.csv")
 
 
@@ -284,7 +285,7 @@ def test_single_bytes_that_are_damaged_do_not_change_the_encoding(tmp_path: Path
     assert read_text(tmp_path / "a") == "\u00e9" * 100 + "\ufffd"
     assert "are replaced: 1" in caplog.text
     (tmp_path / "a").write_bytes(b"\xff\xd8\xff\x00")
-    with pytest.raises(ValueError, match="a is not a text file"):
+    with pytest.raises(UserError, match="a is not a text file"):
         read_text(tmp_path / "a")
 
 

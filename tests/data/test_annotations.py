@@ -12,6 +12,7 @@ from tests.data.test_captions import coco, karpathy, source, write
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.store import Photographs, locate
 from vision_attn.data.vocabulary import Vocabulary
+from vision_attn.system.errors import UserError
 
 OUTSIDE = [
     "/etc/passwd", "../00.png", "a/../../00.png", "..", "a\\..\\..\\00.png", "\\\\server\\00.png", "\\00.png",
@@ -32,7 +33,7 @@ def test_file_names_that_leave_the_folder_are_refused(tmp_path, name):
         records["folders"] = theirs
     for kind, content in records.items():
         file = Path(write(tmp_path / f"{kind}.json", content))
-        with pytest.raises(ValueError, match=rf"{kind}.json: the file name of image 3 is .*below the image") as refused:
+        with pytest.raises(UserError, match=rf"{kind}.json: the file name of image 3 is .*below the image") as refused:
             read_annotations(file)
         assert "\n" not in str(refused.value)
 
@@ -58,7 +59,7 @@ def test_names_that_no_file_system_takes_do_not_exist(tmp_path, caplog):
         found = locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
     assert [photograph.name for photograph in found["train"]] == ["04.png"]
     assert "photographs that do not exist and are left out: 11, such as" in caplog.text
-    with pytest.raises(ValueError, match=r"such as .*x1b\[2Jforged.png"):
+    with pytest.raises(UserError, match=r"such as .*x1b\[2Jforged.png"):
         locate({"train": Photographs.of(photographs["train"][2:3])}, {"train": tmp_path})
 
 
@@ -99,7 +100,7 @@ ODD_KARPATHY = {
 def test_odd_types_are_named_with_file_and_record(tmp_path, complaint):
     text = changed(ODD[complaint]) if complaint in ODD else changed(ODD_KARPATHY[complaint], karpathy)
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ValueError, match=f"a.json: .*{complaint}|a.json: {complaint}") as refused:
+    with pytest.raises(UserError, match=f"a.json: .*{complaint}|a.json: {complaint}") as refused:
         read_annotations(tmp_path / "a.json")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
@@ -108,11 +109,11 @@ def test_damaged_json_is_one_line(tmp_path):
     deep, digits = '{"images": ' + "[" * 100_000, '{"images": [{"id": ' + "9" * 5000 + "}]}"
     for content, complaint in ((deep, "is nested too deeply"), (digits, "is not JSON"), ("\0", "is not a text file")):
         (tmp_path / "a.json").write_text(content)
-        with pytest.raises(ValueError, match=f"a.json {complaint}") as refused:
+        with pytest.raises(UserError, match=f"a.json {complaint}") as refused:
             read_annotations(tmp_path / "a.json")
         assert "\n" not in str(refused.value)
         (tmp_path / "b.json").write_text(json.dumps(coco(split=False)))
-        with pytest.raises(ValueError, match=f"a.json {complaint}"):
+        with pytest.raises(UserError, match=f"a.json {complaint}"):
             read_annotations(tmp_path / "b.json", split_files=tmp_path / "a.json")
 
 
@@ -126,7 +127,7 @@ def test_entries_of_splits_are_names_or_ids(tmp_path):
     file = Path(write(tmp_path / "a.json", coco(split=False)))
     for entry, said in ((None, "null"), (1.5, "1.5"), ([[]], "a list"), (True, "true")):
         splits = Path(write(tmp_path / "s.json", {"train": [100, entry]}))
-        with pytest.raises(ValueError, match=f's.json: {said} in "train" is neither an image name nor an id'):
+        with pytest.raises(UserError, match=f's.json: {said} in "train" is neither an image name nor an id'):
             read_annotations(file, split_files=splits)
 
 
@@ -222,7 +223,7 @@ def test_what_spreadsheets_write_is_read(tmp_path, caplog):
 )  # fmt: skip
 def test_mistakes_in_rows_are_named(tmp_path, monkeypatch, rows, said):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UserError) as caught:
         read_annotations(listed(Path("a.jsonl"), rows))
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
@@ -249,7 +250,7 @@ def test_a_message_says_which_file_a_name_may_mean(tmp_path, there, named, said)
     Image.new("RGB", (8, 8)).save(tmp_path / there)
     rows = [{"image": named, "caption": "a dog", "split": "train"}]
     photographs = read_annotations(listed(tmp_path / "a.csv", rows))
-    with pytest.raises(ValueError, match=r"none of the photographs exist") as caught:
+    with pytest.raises(UserError, match=r"none of the photographs exist") as caught:
         locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
     assert said in str(caught.value)
 
@@ -267,8 +268,8 @@ def test_a_name_without_its_ending_is_told(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     rows = [{"image": "A", "caption": "a dog", "split": " Train "}]  # with the right capital, it would be taken
     photographs = read_annotations(listed(tmp_path / "a.csv", rows))
-    with pytest.raises(ValueError, match="there is a.png: names need their ending"):
+    with pytest.raises(UserError, match="there is a.png: names need their ending"):
         locate({"train": Photographs.of(photographs["train"])}, {"train": tmp_path})
     rows[0]["image"] = str(tmp_path / "a.png")
-    with pytest.raises(ValueError, match="not absolute, and without `..`: write a.png"):
+    with pytest.raises(UserError, match="not absolute, and without `..`: write a.png"):
         read_annotations(listed(tmp_path / "a.csv", rows))

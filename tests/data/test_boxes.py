@@ -15,6 +15,7 @@ from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.data.labelled.labels import find_labelled
 from vision_attn.metrics.errors import areal
 from vision_attn.models.ram import RAM
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.classify import Classification
 
 
@@ -108,13 +109,13 @@ def test_ways_to_write_a_box(labels):
     ],
 )
 def test_a_wrong_box_is_named(record, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         box_of("labels.csv: line 2", record)
 
 
 def test_shares_of_the_image_are_no_pixels(labels):
     labels.write_text("image,label,x0,y0,x1,y1\na.png,1,0.1,0.2,0.5,0.9\nb.png,2,0,0,1,1\n")
-    with pytest.raises(ValueError, match="all boxes lie between 0 and 1, but they must be in pixels"):
+    with pytest.raises(UserError, match="all boxes lie between 0 and 1, but they must be in pixels"):
         find_labelled(str(labels.parent), str(labels))
 
 
@@ -157,5 +158,5 @@ def test_only_boxes_that_are_seen_count_and_points_are_not_looked_into(labels, c
     partly = batch._replace(boxes=torch.where(batch.boxes.isnan(), torch.tensor([-1.0, -1, 1, 1]), batch.boxes))
     counts = task.predict(partly)
     assert counts.correct_rows == counts.on_digit <= 2
-    with pytest.raises(ValueError, match="give columns x0,y0,x1,y1, in pixels"):
+    with pytest.raises(UserError, match="give columns x0,y0,x1,y1, in pixels"):
         task(*batch[:2], None)

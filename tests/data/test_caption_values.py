@@ -13,6 +13,7 @@ import pytest
 from vision_attn.data.photographs.annotation_files.caption_values import list_in
 from vision_attn.data.photographs.annotation_files.references import read_references, read_results
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
+from vision_attn.system.errors import UserError
 
 NAMES = [f"{number}.png" for number in range(12)]
 TEXTS = [
@@ -201,7 +202,7 @@ def test_images_of_reports_in_stated_splits(tmp_path: Path, caplog) -> None:
         "in records of two splits, which keep the split and the texts of the first: 1, such as 0/a.png" in caplog.text
     )
     (tmp_path / "a.json").write_text(json.dumps([{"image": "a.png", "report": "b", "split": s} for s in content]))
-    with pytest.raises(ValueError, match='record 2: "a.png" has two splits, "train" and "val"'):
+    with pytest.raises(UserError, match='record 2: "a.png" has two splits, "train" and "val"'):
         read_annotations(tmp_path / "a.json")
 
 
@@ -225,5 +226,5 @@ def test_lists_of_splits_that_divide_a_report_are_told(tmp_path: Path, caplog) -
 @pytest.mark.parametrize(("images", "said"), [([], "has no image"), ([1.5], "not 1.5"), ([["a"]], "not a list")])
 def test_lists_that_name_no_images_are_refused(tmp_path: Path, images: list, said: str) -> None:
     (tmp_path / "a.json").write_text(json.dumps([*REPORTS, {"image_path": images, "report": "a"}]))
-    with pytest.raises(ValueError, match=f"a.json: record 31.*{said}"):
+    with pytest.raises(UserError, match=f"a.json: record 31.*{said}"):
         read_annotations(tmp_path / "a.json")

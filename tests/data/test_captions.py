@@ -25,6 +25,7 @@ from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.data.vocabulary import END, PAD
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 
@@ -162,7 +163,7 @@ def test_a_folder_for_each_split(folder):
     captions = source(folder, images={"train": str(folder / "images"), "val": other, "test": other})
     assert {file.parent.name for batch in captions.split("val") for file in batch.files} == {"other"}
     assert [batch.images[0, 0, 0].item() for batch in captions.split("val")] == [14]
-    with pytest.raises(ValueError, match="no folder of images is given for split val"):
+    with pytest.raises(UserError, match="no folder of images is given for split val"):
         source(folder, images={"train": str(folder / "images")})
 
 
@@ -201,26 +202,26 @@ MISTAKES = {
 def test_mistakes_in_the_file_are_named(folder, complaint):
     mistake = MISTAKES[complaint]
     (folder / "captions.json").write_text(mistake if isinstance(mistake, str) else json.dumps(mistake))
-    with pytest.raises(ValueError, match=f"captions.json.*{complaint}") as raised:
+    with pytest.raises(UserError, match=f"captions.json.*{complaint}") as raised:
         source(folder)
     assert "\n" not in str(raised.value)
 
 
 def test_other_mistakes_are_named(folder):
-    with pytest.raises(ValueError, match="nothing.json was not found"):
+    with pytest.raises(UserError, match="nothing.json was not found"):
         source(folder, annotations="nothing.json")
-    with pytest.raises(ValueError, match="nowhere was not found"):
+    with pytest.raises(UserError, match="nowhere was not found"):
         source(folder, images="nowhere")
-    with pytest.raises(ValueError, match="unknown split 'dev'"):
+    with pytest.raises(UserError, match="unknown split 'dev'"):
         source(folder, annotations={"dev": str(folder / "captions.json")})
-    with pytest.raises(ValueError, match="unknown split 'dev'"):
+    with pytest.raises(UserError, match="unknown split 'dev'"):
         source(folder).split("dev")
-    with pytest.raises(ValueError, match="rows is 0, but must be from 1 to 1,000"):
+    with pytest.raises(UserError, match="rows is 0, but must be from 1 to 1,000"):
         source(folder, rows=0)
-    with pytest.raises(ValueError, match=r"call prepare\(task\) before"):
+    with pytest.raises(UserError, match=r"call prepare\(task\) before"):
         source(folder, prepare=False).split("val")
     (folder / "empty").mkdir()
-    with pytest.raises(ValueError, match="none of the photographs exist, such as .*00.png"):
+    with pytest.raises(UserError, match="none of the photographs exist, such as .*00.png"):
         source(folder, images=str(folder / "empty"))
     for splits, complaint in (
         ([1], "expected JSON of the form"),
@@ -228,12 +229,12 @@ def test_other_mistakes_are_named(folder):
         ({"train": [100], "val": [100]}, "100 is in two splits, train and val"),
         ({"tset": [100]}, 'unknown split "tset"'),
     ):
-        with pytest.raises(ValueError, match=f"splits.json.*{complaint}"):
+        with pytest.raises(UserError, match=f"splits.json.*{complaint}"):
             source(folder, split_files=write(folder / "splits.json", splits))
     record = coco()
     record["images"][15]["file_name"] = "00.png"
     write(folder / "captions.json", record)
-    with pytest.raises(ValueError, match="00.png is in two splits, train and test"):
+    with pytest.raises(UserError, match="00.png is in two splits, train and test"):
         source(folder)
 
 
@@ -242,7 +243,7 @@ def test_an_empty_split_is_named(folder):
     captions.restore(exported(folder))
     assert len(captions.split("test")) == 1  # judged without a training set
     for empty in (lambda: captions.split("val"), lambda: captions.train(0, seed=0), lambda: len(captions)):
-        with pytest.raises(ValueError, match="captions.json: split (val|train) has no images"):
+        with pytest.raises(UserError, match="captions.json: split (val|train) has no images"):
             empty()
 
 
@@ -276,9 +277,9 @@ def test_what_cannot_be_used_is_counted_and_left_out(folder, caplog):
             assert said in caplog.text
     for number in range(12, 15):
         (folder / "images" / f"{number}.png").write_text("")
-    with pytest.raises(ValueError, match="no photograph of split val can be read"):
+    with pytest.raises(UserError, match="no photograph of split val can be read"):
         source(folder).split("val")
-    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*1[234].png"):
+    with pytest.raises(UserError, match="no photograph of a whole batch can be read, such as .*1[234].png"):
         list(source(folder, cache=None).split("val"))
 
 
@@ -378,7 +379,7 @@ def test_parts_of_all_processes_are_the_whole_batch(folder, options):
                     assert torch.equal(part.crops[number], batch.crops[batch.ids.index(image)])
                 assert torch.equal(words, expected[:, : words.shape[1]]) and not expected[:, words.shape[1] :].any()
         assert (mine.lengths, other.lengths) == (batch.lengths[::2], batch.lengths[1::2])
-    with pytest.raises(ValueError, match="a batch of 4 cannot be split evenly among 3"):
+    with pytest.raises(UserError, match="a batch of 4 cannot be split evenly among 3"):
         captions.train(0, seed=0, world=3)
 
 
@@ -448,12 +449,12 @@ def held(views, resolution: int, device: torch.device, *, repeated: bool, fit: F
 
 
 def test_cached_vectors_are_not_cropped(folder):
-    with pytest.raises(ValueError, match=r"data\.crops and data\.cache exclude each other.*--data\.cache=null"):
+    with pytest.raises(UserError, match=r"data\.crops and data\.cache exclude each other.*--data\.cache=null"):
         source(folder, crops=0.8)
     evaluated = source(folder, crops=0.8, prepare=False)
     evaluated.only("test")
     evaluated.prepare(Looking())  # which crops nothing
-    with pytest.raises(ValueError, match="crops is 0.0, but must be from"):
+    with pytest.raises(UserError, match="crops is 0.0, but must be from"):
         source(folder, crops=0.0, cache=None)
     assert source(folder, crops=0.8, cache=None).train(0, seed=0).__next__().crops is not None
 
@@ -509,7 +510,7 @@ def test_ids_that_differ_in_kind_are_named(folder, kind):
     for item in part:
         item[key] = str(item[key])
     write(folder / "captions.json", record)
-    with pytest.raises(ValueError, match=f"but the id of that image is a {kind}"):
+    with pytest.raises(UserError, match=f"but the id of that image is a {kind}"):
         source(folder)
 
 
@@ -569,7 +570,7 @@ def test_an_error_in_the_reading_thread_reaches_the_caller(folder):
     for file in (folder / "images").iterdir():
         if file not in first.files:
             file.write_text("")
-    with pytest.raises(ValueError, match="no photograph of a whole batch can be read, such as .*png"):
+    with pytest.raises(UserError, match="no photograph of a whole batch can be read, such as .*png"):
         list(batches)
 
 
@@ -627,7 +628,7 @@ def test_coco_val2017(data_folder):
     members = captions.photographs["val"]
     assert len(members) == 5000 and sum(len(photograph.captions) for photograph in members) == 25014
     assert all(type(photograph.id) is int for photograph in members)
-    with pytest.raises(ValueError, match="split train has no images"):
+    with pytest.raises(UserError, match="split train has no images"):
         _ = captions.vocabulary
 
 
@@ -807,6 +808,6 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(folder, monkeypatch)
         return found
 
     monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", changes)
-    with pytest.raises(ValueError, match="captions.json changed while it was read"):
+    with pytest.raises(UserError, match="captions.json changed while it was read"):
         _ = kept(folder, monkeypatch, prepare=False).photographs
     assert not list((folder / "cache").glob("captions-*"))

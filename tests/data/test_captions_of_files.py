@@ -12,6 +12,7 @@ from tests.data.test_captions import Looking
 from vision_attn.data.photographs.annotation_files.references import read_references
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.system.errors import UserError
 
 NAMES = [f"{number:02}.png" for number in range(20)]
 SAID = {name: [f"a dog {number}", f"it runs {number}"] for number, name in enumerate(NAMES)}
@@ -53,7 +54,7 @@ def test_photographs_without_a_text_are_counted(tmp_path: Path, caplog) -> None:
     assert "without a text of their name, or with an empty one, that are left out: 3, such as 03.png" in caplog.text
     for name in NAMES:
         (folder / name).with_suffix(".txt").write_text("")
-    with pytest.raises(ValueError, match="set: no photograph has a caption in the file of its name, such as 00.png"):
+    with pytest.raises(UserError, match="set: no photograph has a caption in the file of its name, such as 00.png"):
         read_annotations(folder)
 
 
@@ -119,11 +120,11 @@ def test_a_file_for_all_photographs_comes_first(tmp_path: Path) -> None:
 def test_files_that_are_no_texts_are_refused(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "set")
     (folder / "04.txt").write_bytes(b"\xff\xd8\x00\x00")
-    with pytest.raises(ValueError, match="04.txt is not a text file"):
+    with pytest.raises(UserError, match="04.txt is not a text file"):
         read_annotations(folder)
     (folder / "04.txt").unlink()
     os.mkfifo(folder / "04.txt")
-    with pytest.raises(ValueError, match="04.txt is not a file"):
+    with pytest.raises(UserError, match="04.txt is not a file"):
         read_annotations(folder)
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from vision_attn.data.digits.clutter import Clutter, Placement, compose
 from vision_attn.data.digits.mnist import SIDE, Digits
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 
@@ -130,7 +131,7 @@ def test_skipped_batches_change_nothing_and_parts_make_the_batch(fake):
             same([field[rank::3] for field in whole], share)
     others = [next(source.train(2, seed=8)), next(source.train(1, seed=7)), epoch[1]]
     assert all(not torch.equal(other.images, epoch[0].images) for other in others)
-    with pytest.raises(ValueError, match="a batch of 12 .* 5 processes"):
+    with pytest.raises(UserError, match="a batch of 12 .* 5 processes"):
         next(source.train(0, seed=3, world=5))
 
 
@@ -145,7 +146,7 @@ def test_fixed_sets_do_not_depend_on_batches_and_grow_at_their_end(fake):
     source = Clutter(folder=fake, test_images=2 * NUM_TEST)
     labels = torch.cat([batch.labels for batch in source.split("test")])
     assert torch.equal(labels, source.digits["test"].labels.repeat(2))  # in order, and again
-    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
+    with pytest.raises(UserError, match="unknown split 'dev'.*train, val, test"):
         next(source.split("dev"))
 
 
@@ -199,5 +200,5 @@ def test_a_gpu_makes_the_same_pixels_and_is_not_waited_for(fake):
     [{"canvas": 20}, {"pieces": -1}, {"piece": 29}, {"epoch_images": 10}, {"test_images": 0}, {"batch_size": 0}],
 )
 def test_mistakes_are_named(wrong):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
+    with pytest.raises(UserError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}"):
         Clutter(**wrong)

@@ -15,6 +15,7 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import save
+from vision_attn.engine.checkpoint import load_trainer
 
 from vision_attn.configuration.config import load
 from vision_attn.configuration.weights import read_shapes
@@ -24,17 +25,16 @@ from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import open_photograph
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.data.lines.characters import Characters
-from vision_attn.data.photographs.caption_files import read_photographs
-from vision_attn.data.photographs.references import read_results
-from vision_attn.data.photographs.samples import LeftOut
-from vision_attn.data.photographs.shard_files import read
-from vision_attn.data.photographs.vector_databases import Hdf5
-from vision_attn.data.photographs.vectors import read_vectors
+from vision_attn.data.photographs.annotation_files.caption_files import read_photographs
+from vision_attn.data.photographs.annotation_files.references import read_results
+from vision_attn.data.photographs.annotation_files.samples import LeftOut
+from vision_attn.data.photographs.annotation_files.shard_files import read
+from vision_attn.data.photographs.annotation_vectors.vector_databases import Hdf5
+from vision_attn.data.photographs.annotation_vectors.vectors import read_vectors
 from vision_attn.data.stories.babi import read_questions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.word_vectors import read_word_vectors
 from vision_attn.encoders.backbone import read_state
-from vision_attn.engine.checkpoint import load_trainer
 from vision_attn.system.errors import UserError
 
 ROWS = [{"image": f"{name}.jpg", "caption": f"a {name} that runs"} for name in ("dog", "cat", "bird")]

@@ -8,6 +8,7 @@ from tests.fake_mnist import write_mnist
 from vision_attn.data.digits import digit_pairs
 from vision_attn.data.digits.digit_pairs import DigitPairs
 from vision_attn.data.digits.mnist import SIDE
+from vision_attn.system.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -76,5 +77,5 @@ def test_training_depends_on_seed_and_epoch_alone_and_parts_are_the_batch(folder
     assert torch.equal(whole[1].images, skipped.images) and whole[1].ids == skipped.ids == tuple(range(96, 128))
     parts = [next(source.train(1, seed=3, rank=rank, world=2)) for rank in (0, 1)]
     assert torch.equal(parts[1].words, whole[0].words[1::2]) and parts[1].ids == whole[0].ids[1::2]
-    with pytest.raises(ValueError, match="canvas=83 must be at least 84"):
+    with pytest.raises(UserError, match="canvas=83 must be at least 84"):
         pairs(folder, canvas=83)

@@ -28,6 +28,7 @@ from vision_attn.data.images.squares import read_image
 from vision_attn.data.photographs.annotation_vectors import features
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
 from vision_attn.data.photographs.pixels import View
+from vision_attn.system.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -142,7 +143,7 @@ def test_mirrored_views(views, tmp_path):
 def test_a_cache_of_another_is_refused(views, tmp_path):
     ours, theirs = (cached_features(tmp_path / "cache", Pool(node), views) for node in ("ours", "theirs"))
     shutil.copy(theirs / "index.json", ours / "index.json")
-    with pytest.raises(ValueError, match="made for another encoder.*theirs.*ours.*remove the folder"):
+    with pytest.raises(UserError, match="made for another encoder.*theirs.*ours.*remove the folder"):
         cached_features(tmp_path / "cache", Pool("ours"), views)
 
 
@@ -196,7 +197,7 @@ def test_a_damaged_index_is_computed_again(views, tmp_path, caplog, damage):
     folder = cached_features(tmp_path / "cache", Pool(), views)
     whole, index = contents(folder), json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(DAMAGES[damage](index))
-    with pytest.raises(ValueError, match=folder.name) as refused:
+    with pytest.raises(UserError, match=folder.name) as refused:
         Features([folder], "memmap", CPU)
     assert "\n" not in str(refused.value)
     encoder = Pool()
@@ -230,7 +231,7 @@ def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
     folder = cached_features(tmp_path / "cache", Pool(), views)
     whole = contents(folder)
     LIES[damage](folder / "00001.npy")
-    with pytest.raises(ValueError, match=f"{folder.name}: these features are damaged"):
+    with pytest.raises(UserError, match=f"{folder.name}: these features are damaged"):
         Features([folder], "memory", CPU)
     encoder = Pool()
     cached_features(tmp_path / "cache", encoder, views)
@@ -239,9 +240,9 @@ def test_a_shard_whose_header_lies_is_computed_again(views, tmp_path, damage):
 
 def test_a_folder_that_promises_endless_features_is_refused(tmp_path):
     (tmp_path / "index.json").write_text(json.dumps({"shape": [10**18, 1, 1], "shards": []}))
-    with pytest.raises(ValueError, match="damaged or incomplete"):
+    with pytest.raises(UserError, match="damaged or incomplete"):
         Features([tmp_path], "memmap", CPU)
-    with pytest.raises(ValueError, match="damaged or incomplete"):
+    with pytest.raises(UserError, match="damaged or incomplete"):
         Features([tmp_path / "none"], "memmap", CPU)
 
 
@@ -285,7 +286,7 @@ def test_a_full_disk_keeps_what_is_done(views, tmp_path, monkeypatch, number):
         return write(*arguments)
 
     monkeypatch.setattr(features, "_encode", failing)
-    with pytest.raises(ValueError, match="disk is full.*kept" if number == errno.ENOSPC else "Permission denied"):
+    with pytest.raises(UserError, match="disk is full.*kept" if number == errno.ENOSPC else "Permission denied"):
         cached_features(tmp_path / "cache", Pool(), views)
     (folder,) = (tmp_path / "cache").iterdir()
     assert not list(folder.glob(".*.part"))
@@ -297,7 +298,7 @@ def test_a_full_disk_keeps_what_is_done(views, tmp_path, monkeypatch, number):
 def test_a_disk_too_small_is_said_beforehand(views, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
-    with pytest.raises(ValueError, match="still need [1-9][0-9.]* (bytes|kB)"):
+    with pytest.raises(UserError, match="still need [1-9][0-9.]* (bytes|kB)"):
         cached_features(tmp_path / "cache", Pool(), views)
 
 

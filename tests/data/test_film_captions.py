@@ -9,6 +9,7 @@ import pytest
 from vision_attn.data.photographs.annotation_files.caption_files import Annotated, read_photographs
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.tables import ALIASES
+from vision_attn.system.errors import UserError
 
 
 def read(folder: Path, name: str, content) -> tuple[str, dict[str, list[str]]]:
@@ -57,7 +58,7 @@ def test_msr_vtt_without_splits_is_divided(tmp_path: Path) -> None:
 def test_a_sentence_without_a_film_is_named(tmp_path: Path) -> None:
     content = msr_vtt("train")
     del content["sentences"][1]["video_id"]
-    with pytest.raises(ValueError, match=r"all.json: record 2 has no image"):
+    with pytest.raises(UserError, match=r"all.json: record 2 has no image"):
         annotated(tmp_path, "all.json", content)
 
 
@@ -136,7 +137,7 @@ def test_films_are_recognised_in_tables_without_a_header(ending: str, separator:
 
 
 def test_a_table_that_is_not_recognised_says_that_columns_have_numbers_too(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="or name them: .*caption=NAME, or their numbers, as image=1; line 1"):
+    with pytest.raises(UserError, match="or name them: .*caption=NAME, or their numbers, as image=1; line 1"):
         read(tmp_path, "a.csv", "one,two words\nthree,four words\n")
     found = read_photographs(tmp_path / "a.csv", columns={"image": 1, "caption": 2})
     assert [film.name for film in found.photographs] == ["one", "three"]

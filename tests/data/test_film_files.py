@@ -16,6 +16,7 @@ from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.films.sampling import Limits, moments
 from vision_attn.data.images.open import Encoded
 from vision_attn.export.caption_onnx import film as exported_film
+from vision_attn.system.errors import UserError
 from vision_attn.viz.films import times_of
 
 av = pytest.importorskip("av", reason="films need the extra [video]")
@@ -190,7 +191,7 @@ def test_what_names_other_files_is_no_film(kind: str, tmp_path: Path, monkeypatc
         for ending in (".mp4", f".{kind.split()[0]}"):
             (tmp_path / f"list{ending}").write_bytes(content)
             for given in (f"list{ending}", Encoded(f"list{ending}", content)):
-                with pytest.raises(ValueError, match=rf"^list{ending}: not a readable film \("):
+                with pytest.raises(UserError, match=rf"^list{ending}: not a readable film \("):
                     open_film(given, 4)
 
 
@@ -225,10 +226,10 @@ def test_what_a_small_file_announces_is_counted_before_it_is_decoded(monkeypatch
         ((65535, 65535, 2), "it has more than 16,777,216 pixels in a frame"),
         ((1, 1, 200_001), "it has more than 200,000 frames"),
     ):
-        with pytest.raises(ValueError, match=f"a film: not a readable film.*{said}"):
+        with pytest.raises(UserError, match=f"a film: not a readable film.*{said}"):
             open_film(Encoded("a film", gif_of(width, height, frames)), 9)
     content = encoded([grey(12 * n) for n in range(20)])
-    with pytest.raises(ValueError, match="its frames have more than 61,000 pixels together"):
+    with pytest.raises(UserError, match="its frames have more than 61,000 pixels together"):
         decoded_film(Encoded("a film", content), 4, 224, Limits(len(content), pixels=61_000))  # 20 of 64 x 48: 61,440
     assert len(decoded_film(Encoded("a film", content), 4, 224, Limits(len(content), pixels=62_000))) == 4
 
@@ -238,10 +239,10 @@ def test_decoding_stops_when_its_time_is_over() -> None:
     content, now = encoded([grey(12 * n) for n in range(20)]), iter(range(1000))
     limits = Limits(2_000_000, clock=lambda: 10.0 * next(now))
     assert limits.seconds == 120
-    with pytest.raises(ValueError, match="a film: not a readable film .decoding it takes more than 120 seconds"):
+    with pytest.raises(UserError, match="a film: not a readable film .decoding it takes more than 120 seconds"):
         decoded_film(Encoded("a film", content), 4, 224, limits)
     now = iter(range(1000))
-    with pytest.raises(ValueError, match="more than 60 seconds"):
+    with pytest.raises(UserError, match="more than 60 seconds"):
         decoded_film(Encoded("a.gif", gif_of(8, 8, 20)), 4, 224, Limits(0, clock=lambda: 10.0 * next(now)))
 
 
@@ -268,5 +269,5 @@ def test_pictures_of_an_unknown_kind_are_named() -> None:
     content = encoded([grey(12 * n) for n in range(20)], kind="matroska").replace(
         b"V_MPEG4/ISO/ASP", b"V_MPEG9/ISO/ASP"
     )
-    with pytest.raises(ValueError, match="not a readable film .FFmpeg does not know how its pictures are encoded"):
+    with pytest.raises(UserError, match="not a readable film .FFmpeg does not know how its pictures are encoded"):
         open_film(Encoded("a film", content), 4)

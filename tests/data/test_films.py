@@ -15,6 +15,7 @@ from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS, TURNS
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.scenes.grammar import COLOURS, SHAPES, pair_split
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 EVENT = r"a (\w+) (\w+) (moves \w+|stops|turns \w+|leaves|meets a \w+ \w+)"
@@ -125,7 +126,7 @@ def test_training_films_are_new_in_each_epoch_and_start_anywhere() -> None:
         ("rows", 6, "1 to 5"),
         ("mixture", (0.0,) * 3, "kinds"),
     ):
-        with pytest.raises(ValueError, match=reason):
+        with pytest.raises(UserError, match=reason):
             DrawnFilms(**{key: value})
 
 
@@ -168,7 +169,7 @@ def test_films_that_the_encoder_does_not_take_are_refused_with_the_key_to_set(
 
     task = Seeing()
     task.frames, task.resolution = frames, resolution
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(UserError) as refused:
         DrawnFilms().prepare(task)
     assert str(refused.value) == (
         f"films are drawn with frames=9 of size=32, but the encoder takes {frames} of {resolution} pixels: {way}"
@@ -200,11 +201,11 @@ def test_what_is_no_film_is_named(folder: Path) -> None:
         ("bytes.mp4", r"not a readable film \(the file is empty\)"),
         ("bytes.png", r"not a readable image \(the file is empty\)"),
     ):
-        with pytest.raises(ValueError, match=f"{name}.*{reason}"):
+        with pytest.raises(UserError, match=f"{name}.*{reason}"):
             open_film(folder / name, 4)
-    with pytest.raises(ValueError, match=r"a.gif: not a readable film \(the file is empty\)"):
+    with pytest.raises(UserError, match=r"a.gif: not a readable film \(the file is empty\)"):
         open_film(Encoded("a.gif", bytes), 4)
-    with pytest.raises(ValueError, match=r"\(F, Y, X, 3\)"):
+    with pytest.raises(UserError, match=r"\(F, Y, X, 3\)"):
         open_film(np.zeros((4, 8, 8), np.uint8), 4)
     assert len(open_film(np.zeros((4, 8, 8, 3), np.uint8), 6)) == 6
 
@@ -215,9 +216,9 @@ def test_a_single_picture_is_no_film(folder: Path) -> None:
     for name in ("photo.jpg", "still.gif", "one/00.png"):
         Image.new("RGB", (64, 48)).save(folder / name)
     for name in ("photo.jpg", "still.gif", "one"):
-        with pytest.raises(ValueError, match=f"{name}: a single picture, .* give a film, or a folder of frames"):
+        with pytest.raises(UserError, match=f"{name}: a single picture, .* give a film, or a folder of frames"):
             open_film(folder / name, 4)
-    with pytest.raises(ValueError, match="a single picture"):
+    with pytest.raises(UserError, match="a single picture"):
         open_film(np.zeros((1, 8, 8, 3), np.uint8), 4)
 
 

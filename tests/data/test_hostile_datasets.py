@@ -123,7 +123,7 @@ def test_other_files_are_not_opened(tmp_path: Path, name: str) -> None:
     name = str(tmp_path / "inside2" / "out.bmp") if name == "OUT" else name
     path = write(folder / "t.parquet", [(png(0), "a.bmp"), (None, name)])
     message = "is not a regular file|is not in .*inside: only files there are opened"
-    with pytest.raises(ValueError, match=rf"t.parquet: row 2 .*({message})") as caught:
+    with pytest.raises(UserError, match=rf"t.parquet: row 2 .*({message})") as caught:
         photographs_of(path)
     assert "\n" not in str(caught.value)
 
@@ -134,7 +134,7 @@ def test_a_row_without_a_photograph_is_left_out(tmp_path: Path, name: str | None
     placed = locate(read_splits({"train": str(path)}), {})["train"]
     assert [(one.name, one.captions) for one in placed] == [("b.bmp", ["1"]), ("c.bmp", ["3"])]
     assert "photographs that do not exist and are left out: " in caplog.text
-    with pytest.raises(ValueError, match="t.parquet: row 1 has no photograph|none.bmp cannot be read: No such file"):
+    with pytest.raises(UserError, match="t.parquet: row 1 has no photograph|none.bmp cannot be read: No such file"):
         photographs_of(path)[0].read()
 
 
@@ -205,10 +205,10 @@ def test_a_saved_folder_names_its_own_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine" / "sub").mkdir()
     state = json.loads((tmp_path / "mine" / "state.json").read_text())
     (tmp_path / "mine" / "state.json").write_text(json.dumps(state | {"_data_files": [{"filename": name}]}))
-    with pytest.raises(ValueError, match="mine is not a dataset that can be read: it names .*not (in|a regular file)"):
+    with pytest.raises(UserError, match="mine is not a dataset that can be read: it names .*not (in|a regular file)"):
         photographs_of(tmp_path / "mine")
     (tmp_path / "mine" / "dataset_dict.json").write_text('{"splits": ["../other"]}')
-    with pytest.raises(ValueError, match="mine is not a dataset that can be read: it names .* is not in "):
+    with pytest.raises(UserError, match="mine is not a dataset that can be read: it names .* is not in "):
         photographs_of(tmp_path / "mine")
 
 
@@ -233,7 +233,7 @@ def test_columns_of_datasets_are_used_or_refused(tmp_path: Path) -> None:
         ({"image": "caption"}, 'data.columns.image names "caption", which is the column of the caption'),
         ({"text": "title"}, "columns can be named for image, caption, split, not text"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(UserError, match=message):
             read_photographs(tmp_path / "t.parquet", columns=columns)
 
 
@@ -276,7 +276,7 @@ def test_small_files_of_many_rows_or_long_texts_are_refused(tmp_path: Path, monk
     for rows, text in ((5001, "a"), (1000, "a" * 2000)):
         parquet.write_table(pyarrow.table({"image": [text] * rows, "caption": [text] * rows}), path)
         assert path.stat().st_size < 20_000
-        with pytest.raises(ValueError, match="a.parquet has more than 5,000 rows, or more than 0 GB of text"):
+        with pytest.raises(UserError, match="a.parquet has more than 5,000 rows, or more than 0 GB of text"):
             read_content(path)
     parquet.write_table(pyarrow.table({"image": ["a.jpg"] * 5000, "thumbnail": [b"x" * 2000] * 5000}), path)
     assert len(read_content(path).value) == 5000
@@ -302,5 +302,5 @@ def test_shards_are_named_or_matched_and_are_in_one_split(tmp_path: Path, caplog
         assert [path.name for path in source._paths("train")] == files
     (tmp_path / "link.parquet").symlink_to(tmp_path / "bc.parquet")
     both = Shards(shards={"train": str(tmp_path / "b?.parquet"), "val": str(tmp_path / "link.parquet")})
-    with caplog.at_level(logging.INFO), pytest.raises(ValueError, match="bc.parquet is in two splits, train and val"):
+    with caplog.at_level(logging.INFO), pytest.raises(UserError, match="bc.parquet is in two splits, train and val"):
         both.prepare(Small())

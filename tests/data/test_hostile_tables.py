@@ -137,11 +137,11 @@ def test_a_missing_quotation_mark_is_told(tmp_path: Path, caplog: pytest.LogCapt
 )
 def test_a_key_twice_is_an_error(tmp_path: Path, text: str) -> None:
     """One of its values would be lost."""
-    with pytest.raises(ValueError, match=r'a\.json.*the key "\S+" occurs 2 times in an object') as caught:
+    with pytest.raises(UserError, match=r'a\.json.*the key "\S+" occurs 2 times in an object') as caught:
         found(tmp_path / "a.json", text)
     assert "\n" not in str(caught.value)
     (tmp_path / "b.json").write_text('{"a": {"b": 1, "b": 1}}')
-    with pytest.raises(ValueError, match='b.json: the key "b" occurs 2 times'):
+    with pytest.raises(UserError, match='b.json: the key "b" occurs 2 times'):
         read_json(tmp_path / "b.json")
 
 
@@ -200,14 +200,14 @@ def test_a_column_that_is_named_is_used(tmp_path: Path, text: str, columns: dict
 def test_a_column_that_is_named_and_cannot_be_used_is_an_error(
     tmp_path: Path, text: str, columns: dict, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"{tmp_path}/a.*{message}") as caught:
+    with pytest.raises(UserError, match=f"{tmp_path}/a.*{message}") as caught:
         found(tmp_path / "a", text, **columns)
     assert "\n" not in str(caught.value)
 
 
 def test_a_record_without_the_named_key_is_not_read_by_another(tmp_path: Path) -> None:
     lines = LINES + '\n{"image": "9.jpg", "caption": "not this", "text": "nor this"}'
-    with pytest.raises(ValueError, match="record 6 has no caption"):
+    with pytest.raises(UserError, match="record 6 has no caption"):
         found(tmp_path / "a.jsonl", lines, caption="title")
 
 
@@ -224,7 +224,7 @@ def test_one_photograph_has_one_path_and_one_split(tmp_path: Path, caplog: pytes
     )
     rows = "".join(f"{way.format(1)},a dog,{split}\n" for way, split in zip(ways, ("train", "test"), strict=False))
     (tmp_path / "b.csv").write_text("image,caption,split\n" + rows)
-    with pytest.raises(ValueError, match='line 3: "q/1.jpg" has two splits, "train" and "test"'):
+    with pytest.raises(UserError, match='line 3: "q/1.jpg" has two splits, "train" and "test"'):
         read_annotations(tmp_path / "b.csv")
 
 
@@ -249,11 +249,11 @@ def test_one_photograph_in_two_splits_is_found_in_every_shape(tmp_path: Path) ->
     for content in ({"images": images, "annotations": notes}, {"images": images}):
         (tmp_path / "a.json").write_text(json.dumps(content))
         placed = locate(read_splits(str(tmp_path / "a.json")), dict.fromkeys(("train", "val", "test"), tmp_path))
-        with pytest.raises(ValueError, match=r"q/0.jpg is in two splits, train and val, and so are 1 others of val"):
+        with pytest.raises(UserError, match=r"q/0.jpg is in two splits, train and val, and so are 1 others of val"):
             Views(placed, flips=False)
     (tmp_path / "a.csv").write_text("image,caption\n" + "".join(f"q/{number}.jpg,a dog\n" for number in range(4)))
     (tmp_path / "lists.json").write_text(json.dumps({"train": ["q/0.jpg", "./q/1.jpg"], "test": ["q//1.jpg"]}))
-    with pytest.raises(ValueError, match="q//1.jpg is in two splits, train and test"):
+    with pytest.raises(UserError, match="q//1.jpg is in two splits, train and test"):
         read_annotations(tmp_path / "a.csv", split_files=tmp_path / "lists.json")
     (tmp_path / "lists.json").write_text(json.dumps({"train": ["./q/0.jpg", "q/1.jpg"], "test": ["q//2.jpg"]}))
     read = read_annotations(tmp_path / "a.csv", split_files=tmp_path / "lists.json")
@@ -263,10 +263,10 @@ def test_one_photograph_in_two_splits_is_found_in_every_shape(tmp_path: Path) ->
         "test": ["q/2.jpg"],
     }
     (tmp_path / "labels.csv").write_text("image,label\nq/0.jpg,cat\n./q/0.jpg,dog\n")
-    with pytest.raises(ValueError, match="line 3 names q/0.jpg a second time"):
+    with pytest.raises(UserError, match="line 3 names q/0.jpg a second time"):
         find_labelled(str(tmp_path), str(tmp_path / "labels.csv"))
     (tmp_path / "lines.csv").write_text("image,text\nq/0.jpg,cat\nq//0.jpg,dog\nq/1.jpg,cow\nq/2.jpg,cow\n")
-    with pytest.raises(ValueError, match='image "q/0.jpg" has two transcripts'):
+    with pytest.raises(UserError, match='image "q/0.jpg" has two transcripts'):
         read_transcripts(tmp_path / "lines.csv", tmp_path)
 
 
@@ -307,7 +307,7 @@ def test_names_without_an_ending_are_those_of_the_only_file(tmp_path: Path, capl
         )
         assert "photographs that do not exist and are left out: 2" in caplog.text
     Image.new("RGB", (20, 16)).save(folder / "1.webp")
-    with pytest.raises(ValueError, match=f'"1" may be 1.png or 1.webp in {folder}: write its ending'):
+    with pytest.raises(UserError, match=f'"1" may be 1.png or 1.webp in {folder}: write its ending'):
         locate(read_splits({"train": str(tmp_path / "a")}), {"train": folder})
 
 
@@ -328,7 +328,7 @@ def test_labels_and_transcripts_may_leave_out_endings(tmp_path: Path, caplog: py
     assert files == {"0": folder / "0.jpg", "1": folder / "1.png", "s/3": folder / "s" / "3.jpeg"}
     assert "names of images without an ending, each taken as the only file of that name: 3" in caplog.text
     (tmp_path / "labels.csv").write_text("image,label\n0,cat\n0.jpg,dog\n")
-    with pytest.raises(ValueError, match="names 0.jpg a second time"):
+    with pytest.raises(UserError, match="names 0.jpg a second time"):
         find_labelled(str(folder), str(tmp_path / "labels.csv"))
     (tmp_path / "lines.csv").write_text("image,text\n" + "".join(f"{name},ab\n" for name in ("0", "1", "s/3")))
     lines = read_transcripts(tmp_path / "lines.csv", folder)
@@ -337,7 +337,7 @@ def test_labels_and_transcripts_may_leave_out_endings(tmp_path: Path, caplog: py
 
 def test_arrays_of_pixels_are_regular_files(tmp_path: Path, deadline: None) -> None:
     os.mkfifo(tmp_path / "a.npy")
-    with pytest.raises(ValueError, match=r"a.npy: not a readable array of pixels \(it is not a regular file\)"):
+    with pytest.raises(UserError, match=r"a.npy: not a readable array of pixels \(it is not a regular file\)"):
         open_pixels(tmp_path / "a.npy")
     np.save(tmp_path / "b.npy", np.zeros((4, 5), np.uint8))
     assert open_pixels(tmp_path / "b.npy").shape == (4, 5)
@@ -355,7 +355,7 @@ def test_masks_have_a_size_that_fits_and_a_photograph_of_their_own(
     tmp_path: Path, images: list[dict], message: str
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"images": images, "annotations": []}))
-    with pytest.raises(ValueError, match=f"a.json holds no boxes in COCO's format: {message}"):
+    with pytest.raises(UserError, match=f"a.json holds no boxes in COCO's format: {message}"):
         Boxes(tmp_path / "a.json")
 
 

@@ -64,7 +64,7 @@ def test_two_photographs_do_not_share_vectors(tmp_path: Path, kind: str) -> None
     pairs = [("beach.jpg", "beach.png")]
     pairs += [] if kind == "folder" else [("x/beach.jpg", "y/beach.jpg"), ("y/beach.png", "beach.jpg")]
     for one, other in pairs:
-        with pytest.raises(ValueError, match=f'"{one}" and "{other}" would both have the vectors of ') as caught:
+        with pytest.raises(UserError, match=f'"{one}" and "{other}" would both have the vectors of ') as caught:
             vectors_of(place, "c.jpg", one, other)
         assert str(place) in str(caught.value) and "\n" not in str(caught.value)
     assert vectors_of(place, "beach.jpg", "c.jpg") == [ARRAY.tolist(), None]
@@ -72,7 +72,7 @@ def test_two_photographs_do_not_share_vectors(tmp_path: Path, kind: str) -> None
 
 def test_two_ids_do_not_share_vectors(tmp_path: Path) -> None:
     place = written(tmp_path / "v", "lmdb", ["7.npy"])
-    with pytest.raises(ValueError, match='"a.jpg" and "b.jpg" would both have the vectors of 7.npy'):
+    with pytest.raises(UserError, match='"a.jpg" and "b.jpg" would both have the vectors of 7.npy'):
         vectors_of(place, "a.jpg", "b.jpg", ids=[7, "7.npy"])
     assert vectors_of(place, "a.jpg", "b.jpg", ids=[7, 7]) == [None, None]
 
@@ -92,7 +92,7 @@ def test_hdf5_lists_name_each_row_once(tmp_path: Path) -> None:
         ({"ids": [5, 6], "features": three, "boxes": np.zeros((2, L, 4))}, "ids names 2 photographs, but of .* 3 rows"),
         ({"ids": [5, 6]}, "ids names 2 photographs, but of the arrays there is none"),
     ):
-        with pytest.raises(ValueError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             vectors_of(write(tmp_path / "a.h5", **arrays), "a.jpg")
         assert "a.h5: " in str(caught.value) and "\n" not in str(caught.value)
     assert vectors_of(write(tmp_path / "b.h5", names=5, b=ARRAY), "b.jpg") == [ARRAY.tolist()]
@@ -100,7 +100,7 @@ def test_hdf5_lists_name_each_row_once(tmp_path: Path) -> None:
 
 def refused(path: Path, name: str, message: str) -> None:
     for length in (L, None):
-        with pytest.raises(ValueError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             vectors_of(path, name, length=length)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -123,7 +123,7 @@ def test_shapes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
     for name, content in (("ids", "i8"), ("names", h5py.string_dtype())):
         with h5py.File(tmp_path / "c.h5", "w") as file:
             file.create_dataset(name, (10**9,), content, chunks=(1000,))
-        with pytest.raises(ValueError, match=f"c.h5 is not a readable .*/{name} declares 1,000,000,000 names"):
+        with pytest.raises(UserError, match=f"c.h5 is not a readable .*/{name} declares 1,000,000,000 names"):
             vectors_of(tmp_path / "c.h5", "1.jpg")
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((number, D)))
     assert (tmp_path / "a.npz").stat().st_size < 10**6
@@ -132,11 +132,11 @@ def test_shapes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
         np.lib.format.write_array_header_1_0(file, header)
         file.truncate(24 * number + 128)
     for name in ("a", "b"):
-        with pytest.raises(ValueError, match=bomb):
+        with pytest.raises(UserError, match=bomb):
             vectors_of(tmp_path, f"{name}.jpg", length=None)
     np.savez_compressed(tmp_path / "c.npz", x=ARRAY, boxes=np.zeros((number, 4)), image_w=np.zeros(number))
     assert vectors_of(tmp_path, "c.jpg") == [ARRAY.tolist()]
-    with pytest.raises(ValueError, match="c.npz: no array can be read .*boxes has .* bytes unpacked"):
+    with pytest.raises(UserError, match="c.npz: no array can be read .*boxes has .* bytes unpacked"):
         read_boxes(tmp_path / "c.npz", lambda: (1, 1))
 
 
@@ -145,7 +145,7 @@ def test_texts_that_a_list_repeats_are_counted(tmp_path: Path, monkeypatch: pyte
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["names"] = [f"{number}{'x' * 2000}" for number in range(60)]
         file["features"] = np.stack([ARRAY] * 60)
-    with pytest.raises(ValueError, match="/names has more than 100,000 characters"):
+    with pytest.raises(UserError, match="/names has more than 100,000 characters"):
         vectors_of(tmp_path / "a.h5", "a.jpg")
 
 
@@ -222,11 +222,11 @@ def test_a_cut_lmdb_is_refused(tmp_path: Path, database: bytes) -> None:
         (tmp_path / "a.lmdb").write_bytes(database[:size])
         assert in_child(tmp_path / "a.lmdb") == 1 << 8, size
     (tmp_path / "a.lmdb").write_bytes(database[: len(database) // 2])
-    with pytest.raises(ValueError, match=r"a.lmdb is cut: it has [\d,]+ bytes of [\d,]+: copy it again"):
+    with pytest.raises(UserError, match=r"a.lmdb is cut: it has [\d,]+ bytes of [\d,]+: copy it again"):
         vectors_of(tmp_path / "a.lmdb", "1.jpg")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "data.mdb").write_bytes(database[: len(database) // 2])
-    with pytest.raises(ValueError, match=r"data.mdb is cut"):
+    with pytest.raises(UserError, match=r"data.mdb is cut"):
         vectors_of(tmp_path / "folder", "1.jpg")
 
 

@@ -17,6 +17,7 @@ from vision_attn.data.images.squares import read_image
 from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 from vision_attn.data.photographs.annotation_files.references import read_references
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.system.errors import UserError
 
 pytest.importorskip("datasets", reason="needs datasets, of the extra [hub]")
 import datasets  # noqa: E402
@@ -164,14 +165,14 @@ def test_columns_are_named_where_they_are_not_recognised(tmp_path: Path) -> None
     rows = [{"image": name, "what": texts[0], "where": "x"} for name, texts in SAID.items()]
     table(rows).rename_column("image", "picture").save_to_disk(tmp_path / "mine")
     with pytest.raises(
-        ValueError, match="mine has no column of captions .*but picture, what, where: name one with --data"
+        UserError, match="mine has no column of captions .*but picture, what, where: name one with --data"
     ):
         _ = Captions(images=str(tmp_path / "mine")).photographs
     found = Captions(images=str(tmp_path / "mine"), columns={"image": "picture", "caption": "what"}).photographs
     assert sum(map(len, found.values())) == 12 and all(map(len, found.values()))  # by hash
     assert len(photographs_of(tmp_path / "mine")) == 12
     (tmp_path / "mine" / "state.json").write_text("{")
-    with pytest.raises(ValueError, match="mine is not a dataset that can be read: "):
+    with pytest.raises(UserError, match="mine is not a dataset that can be read: "):
         _ = Captions(images=str(tmp_path / "mine")).photographs
 
 
@@ -193,7 +194,7 @@ def test_a_dataset_of_the_hub_comes_from_the_cache_or_is_downloaded_when_asked(t
         r"hf://datasets/nobody/nothing is not on this machine .*--data.download=true downloads it; or, where there "
     )
     with pytest.raises(
-        ValueError, match=missing + r"is a network, `python .*`: copy it here, and name it|makes a folder"
+        UserError, match=missing + r"is a network, `python .*`: copy it here, and name it|makes a folder"
     ):
         _ = Captions(images="hf://datasets/nobody/nothing").photographs
     assert not datasets.config.HF_HUB_OFFLINE
@@ -209,7 +210,7 @@ def test_a_dataset_of_the_hub_comes_from_the_cache_or_is_downloaded_when_asked(t
         assert {split: [*each] for split, each in texts_of(source).items()} == SPLITS
     assert asked == [("some/one", "small", "v2", True), ("some/one", "small", "v2", False)]
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"needs the package datasets: pip install 'vision-attn\[hub\]'"):
+    with pytest.raises(UserError, match=r"needs the package datasets: pip install 'vision-attn\[hub\]'"):
         _ = Captions(images="hf://datasets/some/one").photographs
 
 

@@ -14,6 +14,7 @@ from torchvision.transforms import functional
 from vision_attn.data.images.squares import in_threads, open_photograph, read_image
 from vision_attn.data.images.upright_rgb import in_rgb, white_of
 from vision_attn.data.photographs.pixels import HeldPixels, Pixels, View
+from vision_attn.system.errors import UserError
 
 
 @pytest.fixture
@@ -187,11 +188,11 @@ def test_damage_names_the_file(picture, tmp_path):
         whole = (tmp_path / name).read_bytes()
         for end in (0, 3, 20, len(whole) // 2):
             (tmp_path / f"cut_{name}").write_bytes(whole[:end])
-            with pytest.raises(ValueError, match=f"cut_{name}: not a readable image"):
+            with pytest.raises(UserError, match=f"cut_{name}: not a readable image"):
                 read_image(tmp_path / f"cut_{name}", 32)
     (tmp_path / "text.jpg").write_text("<html>404</html>")
     for name, complaint in (("text.jpg", "not a readable"), ("none.jpg", "no such file"), (".", "not a readable")):
-        with pytest.raises(ValueError, match=complaint):
+        with pytest.raises(UserError, match=complaint):
             read_image(tmp_path / name, 32)
 
 
@@ -249,13 +250,13 @@ def test_what_is_no_regular_file_is_never_opened(tmp_path):
         for name in ("fifo.jpg", "socket.jpg", "null.jpg"):
             if name == "null.jpg":
                 (tmp_path / name).symlink_to("/dev/null")
-            with pytest.raises(ValueError, match=f"{name}: not a readable image .not a regular file"):
+            with pytest.raises(UserError, match=f"{name}: not a readable image .not a regular file"):
                 read_image(tmp_path / name, 32)
 
 
 def test_names_that_no_file_system_takes(tmp_path):
     for name in ("x" * 300 + ".jpg", "zero\0byte.jpg", "lone\ud800.jpg"):
-        with pytest.raises(ValueError, match="not a readable image") as refused:
+        with pytest.raises(UserError, match="not a readable image") as refused:
             read_image(tmp_path / name, 32)
         assert "\n" not in str(refused.value)
 
@@ -264,7 +265,7 @@ def test_only_formats_of_photographs_are_opened(picture, tmp_path):
     for name in ("a.ico", "a.pcx", "a.tga", "a.eps"):
         picture.save(tmp_path / name)
         (tmp_path / name).rename(tmp_path / "renamed.jpg")
-        with pytest.raises(ValueError, match="not a readable image: supported are JPEG, PNG"):
+        with pytest.raises(UserError, match="not a readable image: supported are JPEG, PNG"):
             read_image(tmp_path / "renamed.jpg", 32)
 
 

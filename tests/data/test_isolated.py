@@ -17,6 +17,7 @@ from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph
 from vision_attn.data.isolated import decoders as isolated
 from vision_attn.data.isolated.decoders import Decoders
+from vision_attn.system.errors import UserError
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
 FOREVER = 3600.0
@@ -107,9 +108,9 @@ def test_what_cannot_be_decoded_is_said_as_in_this_process(decoders, monkeypatch
     monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", "1000")  # it counts though the process has started before
     for content in (b"", b"no image", saved(coloured("L"), "PNG"), saved(coloured("L", (20, 20)), "PNG")[:-30]):
         for name in ("a\nname", "\udc80"):
-            with pytest.raises(ValueError) as expected:
+            with pytest.raises(UserError) as expected:
                 open_photograph(Encoded(name, content))
-            with pytest.raises(ValueError) as found:
+            with pytest.raises(UserError) as found:
                 open_photograph(decoders.upload(name, content))
             assert str(found.value) == str(expected.value) and type(found.value) is type(expected.value)
     monkeypatch.delenv("VISION_ATTN_MAX_PIXELS")
@@ -170,7 +171,7 @@ def test_a_decoder_that_crashes_ends_its_process_alone(decoders) -> None:
     until(lambda: not decoders._idle)
     os.kill(number, signal.SIGSEGV)
     os.kill(number, signal.SIGCONT)
-    with pytest.raises(ValueError, match="odd: not readable .its decoder crashed, SIGSEGV"):
+    with pytest.raises(UserError, match="odd: not readable .its decoder crashed, SIGSEGV"):
         crashing.result(FAR)
     assert open_photograph(decoders.upload("next", PHOTOGRAPH.read_bytes())).size == (600, 400)
 
@@ -180,11 +181,11 @@ def test_processes_end_with_the_decoders_and_what_waits_is_told(decoders) -> Non
     slow = decoders.submit(open_photograph, decoders.upload("slow", PHOTOGRAPH.read_bytes()))
     until(lambda: not decoders._idle)
     decoders.close()
-    with pytest.raises(ValueError, match="slow was not decoded: the server ends"):
+    with pytest.raises(UserError, match="slow was not decoded: the server ends"):
         slow.result(FAR)
     until(lambda: not processes(decoders))
     assert not is_there(number)
-    with pytest.raises(ValueError, match="late cannot be decoded now"):
+    with pytest.raises(UserError, match="late cannot be decoded now"):
         open_photograph(decoders.upload("late", PHOTOGRAPH.read_bytes()))
 
 

@@ -18,6 +18,7 @@ from vision_attn.data.labelled import labelled_images as labelled
 from vision_attn.data.labelled.labelled_images import LabelledImages, read_classes
 from vision_attn.data.labelled.labels import find_labelled
 from vision_attn.data.scenes.grammar import OBJECTS
+from vision_attn.system.errors import UserError
 
 COLOURS = {"red": (200, 0, 0), "green": (0, 200, 0), "blue": (0, 0, 200), "grey": (90, 90, 90)}
 
@@ -116,14 +117,14 @@ def test_a_file_of_labels(form, classes, tmp_path):
 )
 def test_a_wrong_record_is_named(lines, message, classes, tmp_path):
     (tmp_path / "labels.csv").write_text(lines)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         find_labelled(str(classes), str(tmp_path / "labels.csv"))
 
 
 def test_a_split_without_photographs_is_named(classes, tmp_path):
     (tmp_path / "labels.csv").write_text("image,label,split\nred/0.png,1,train\nblue/1.png,2,val\n")
     source = LabelledImages(images=str(classes), labels=str(tmp_path / "labels.csv"))
-    with pytest.raises(ValueError, match="no photograph has the split test; there are some for train, val"):
+    with pytest.raises(UserError, match="no photograph has the split test; there are some for train, val"):
         next(source.split("test"))
 
 
@@ -171,7 +172,7 @@ def test_squares_are_a_tensor(classes):
     batch = next(source.train(0, seed=0))
     assert batch.images.shape == (8, 3, 16, 16) and source.image_shape == (3, 16, 16)
     assert 0.7 < batch.images.max() < 0.8
-    with pytest.raises(ValueError, match="square=true needs a side"):
+    with pytest.raises(UserError, match="square=true needs a side"):
         LabelledImages(images="x", square=True)
 
 
@@ -200,7 +201,7 @@ def test_classes_of_a_run_are_kept_and_extended(classes, tmp_path):
     assert later.extend(tmp_path / "new") is None
     for wrong in ("{}", "[]", "[1]", '["a", "a"]', "x"):
         (tmp_path / "classes.json").write_text(wrong)
-        with pytest.raises(ValueError, match="classes.json"):
+        with pytest.raises(UserError, match="classes.json"):
             read_classes(tmp_path / "classes.json")
 
 
@@ -230,10 +231,10 @@ def test_pixels_of_files(tmp_path):
     np.save(tmp_path / "floats.npy", array.astype(float))
     (tmp_path / "text.npy").write_text("text")
     for name in ("floats.npy", "text.npy"):
-        with pytest.raises(ValueError, match=f"{name}: not a readable array of pixels") as told:
+        with pytest.raises(UserError, match=f"{name}: not a readable array of pixels") as told:
             open_pixels(tmp_path / name)
         assert "pickle" not in str(told.value)
-    with pytest.raises(ValueError, match="none.npy: no such file"):
+    with pytest.raises(UserError, match="none.npy: no such file"):
         open_pixels(tmp_path / "none.npy")
 
 

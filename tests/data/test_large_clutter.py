@@ -11,6 +11,7 @@ from vision_attn.data.digits.clutter import Clutter
 from vision_attn.data.digits.large_clutter import LargeClutter, Scattered, overlap
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.whole_image import Convolutional
+from vision_attn.system.errors import UserError
 
 SIZES = {"canvas": 60, "pieces": 4, "batch_size": 6, "epoch_images": 12, "val_images": 6, "test_images": 6}
 
@@ -52,13 +53,13 @@ def test_a_canvas_may_be_huge_and_says_how_large_it_may_be(tmp_path):
     source = LargeClutter(folder=write_mnist(tmp_path / "mnist"), **SIZES | {"canvas": 10**6})
     images = next(source.train(0, seed=0)).images
     assert images.extents.tolist() == [[10**6, 10**6]] * 6
-    with pytest.raises(ValueError, match="canvas is 1000001"):
+    with pytest.raises(UserError, match="canvas is 1000001"):
         LargeClutter(canvas=10**6 + 1)
 
 
 @pytest.mark.parametrize("model", [Convolutional, DRAWReader])
 def test_a_model_of_one_size_says_that_images_differ(model: type[Classifier]):
-    with pytest.raises(ValueError, match=f"{model.__name__} takes images of one size"):
+    with pytest.raises(UserError, match=f"{model.__name__} takes images of one size"):
         model((1, 0, 0), 10)
 
 

@@ -18,6 +18,7 @@ from torchvision import datasets
 
 from vision_attn.data.digits.mnist import MNIST, moved, read_mnist
 from vision_attn.data.digits.mnist_files import read_idx
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 NAMES = [name for pair in FILES.values() for name in pair]
@@ -46,7 +47,7 @@ def test_each_split_has_its_digits_once_and_in_order(folder):
         np.testing.assert_allclose(images[:, 0].numpy(), pixels / 255, atol=1e-7)
     assert images.dtype == torch.float32 and images.max() == 1 and labels.dtype == torch.int64
     assert batches[0].boxes.tolist() == [[-1, -1, 1, 1]] * 20
-    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
+    with pytest.raises(UserError, match="unknown split 'dev'.*train, val, test"):
         next(source.split("dev"))
 
 
@@ -82,7 +83,7 @@ def test_skipped_batches_change_nothing_and_parts_make_the_batch(folder):
     for whole, *shares in zip(epoch[1:], *parts, strict=True):
         for rank, share in enumerate(shares):
             same([field[rank::3] for field in whole], share)
-    with pytest.raises(ValueError, match="a batch of 60 .* 7 processes"):
+    with pytest.raises(UserError, match="a batch of 60 .* 7 processes"):
         next(source.train(0, seed=0, world=7))
 
 
@@ -108,7 +109,7 @@ def test_packed_files_are_read_alike_and_found_under_the_data_folder(folder, tmp
 def test_missing_files_are_named_with_their_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VISION_ATTN_DATA", str(tmp_path / "sets"))
-    with pytest.raises(ValueError) as nothing:
+    with pytest.raises(UserError) as nothing:
         next(MNIST().split("test"))
     assert all(f"{name}.gz" in str(nothing.value) for name in NAMES)
     assert str(tmp_path / "sets" / "mnist") in str(nothing.value) and str(nothing.value).endswith(
@@ -116,13 +117,13 @@ def test_missing_files_are_named_with_their_place(tmp_path, monkeypatch):
     )
     write_mnist(tmp_path / "sets" / "mnist")
     (tmp_path / "sets" / "mnist" / NAMES[3]).unlink()
-    with pytest.raises(ValueError, match=f"MNIST: {NAMES[3]}.gz not found in"):
+    with pytest.raises(UserError, match=f"MNIST: {NAMES[3]}.gz not found in"):
         read_mnist("mnist")
 
 
 def test_offline_download_says_which_files_to_put_where(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [(tmp_path / "nowhere").as_uri() + "/"])
-    with pytest.raises(ValueError) as offline:
+    with pytest.raises(UserError) as offline:
         read_mnist(str(tmp_path / "mnist"), download=True)
     assert "could not be downloaded" in str(offline.value) and "\n" not in str(offline.value)
     assert all(f"{name}.gz" in str(offline.value) for name in NAMES) and str(tmp_path / "mnist") in str(offline.value)
@@ -155,7 +156,7 @@ def test_damaged_files_are_named(damage, tmp_path):
     content = path.read_bytes()
     wrong = {"cut": content[:-99], "empty": b"", "other": gzip.compress(b"hello"), "headless": content[9:]}
     path.write_bytes(wrong[damage])
-    with pytest.raises(ValueError, match=f"{NAMES[2]}.gz .*damaged"):
+    with pytest.raises(UserError, match=f"{NAMES[2]}.gz .*damaged"):
         read_mnist(str(folder))
 
 
@@ -239,20 +240,20 @@ def test_files_that_are_not_clear_are_named(tmp_path):
         (place / name).rename(place / f"{'x' if order % 2 else 'a'}{order}")
     write_idx(place / "b", np.arange(NUM_TEST) % 10)
     with pytest.raises(
-        ValueError, match="MNIST: train-images.* not clear, rename the right ones: .*b \\(120\\)"
+        UserError, match="MNIST: train-images.* not clear, rename the right ones: .*b \\(120\\)"
     ) as error:
         read_mnist(str(place))
     assert "a0 (327 x 28 x 28)" in str(error.value) and "\n" not in str(error.value)
     for name in ("b", "x3"):
         (place / name).unlink()
-    with pytest.raises(ValueError, match="not match, rename the right ones: a0 .327 x 28 x 28., a2 .*, x1 .327."):
+    with pytest.raises(UserError, match="not match, rename the right ones: a0 .327 x 28 x 28., a2 .*, x1 .327."):
         read_mnist(str(place))
     for name in ("a2", "x1"):
         (place / name).unlink()
     write_idx(place / "a2", np.zeros((327, 28, 28)))
     for name in ("x1", "x3"):
         write_idx(place / name, np.arange(327) % 10)
-    with pytest.raises(ValueError, match="not match"):  # two sets of the same size: which is for training?
+    with pytest.raises(UserError, match="not match"):  # two sets of the same size: which is for training?
         read_mnist(str(place))
 
 
@@ -260,12 +261,12 @@ def test_files_that_are_not_mnist_are_refused(tmp_path):
     folder = tmp_path / "mnist"
     write_mnist(folder)
     write_idx(folder / NAMES[3], np.zeros(7))
-    with pytest.raises(ValueError, match=r"t10k-labels.*\(120, 28, 28\) and \(7,\)"):
+    with pytest.raises(UserError, match=r"t10k-labels.*\(120, 28, 28\) and \(7,\)"):
         read_mnist(str(folder))
     write_mnist(folder, {"train": np.zeros((11, 28, 28)), "test": np.zeros((1, 28, 28))})
-    with pytest.raises(ValueError, match="11 training digits: at least 12 are needed"):
+    with pytest.raises(UserError, match="11 training digits: at least 12 are needed"):
         read_mnist(str(folder))
-    with pytest.raises(ValueError, match="batch_size=0"):
+    with pytest.raises(UserError, match="batch_size=0"):
         MNIST(batch_size=0)
 
 
@@ -290,7 +291,7 @@ def test_a_header_is_judged_before_what_follows_is_read(complaint, tmp_path):
     for name in ("a", "a.gz"):
         path = tmp_path / name
         path.write_bytes(gzip.compress(PROMISES[complaint]) if path.suffix else PROMISES[complaint])
-        with pytest.raises(ValueError, match=f"{name} {complaint}.* download it again"):
+        with pytest.raises(UserError, match=f"{name} {complaint}.* download it again"):
             read_idx(path)
 
 
@@ -308,7 +309,7 @@ def test_labels_that_are_no_digits_are_named_with_their_place(tmp_path):
     labels = np.arange(NUM_TEST) % 10
     labels[[7, 9]] = 200, 10
     write_idx(folder / NAMES[3], labels, packed=True)
-    with pytest.raises(ValueError, match=f"{NAMES[3]}.gz: label 200 of image 7 is not a digit"):
+    with pytest.raises(UserError, match=f"{NAMES[3]}.gz: label 200 of image 7 is not a digit"):
         read_mnist(str(folder))
 
 
@@ -317,7 +318,7 @@ def test_a_fifo_is_not_opened(tmp_path):
     write_mnist(folder)
     (folder / NAMES[0]).unlink()
     os.mkfifo(folder / NAMES[0])
-    with pytest.raises(ValueError, match=f"{NAMES[0]} is not a regular file"):
+    with pytest.raises(UserError, match=f"{NAMES[0]} is not a regular file"):
         read_mnist(str(folder))
 
 

@@ -17,6 +17,7 @@ from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph, size_of
 from vision_attn.data.images.squares import read_image
 from vision_attn.results.images import encoded, pictured
+from vision_attn.system.errors import UserError
 from vision_attn.web import make_server
 
 LYING = {
@@ -100,5 +101,5 @@ def test_a_large_photograph_is_captioned_alike_by_the_page_and_the_command(tmp_p
 
 def test_a_served_file_is_never_taken_for_an_array_on_the_server(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 4), np.uint8))
-    with pytest.raises(ValueError, match="not a readable image"):
+    with pytest.raises(UserError, match="not a readable image"):
         open_pixels(Encoded(str(tmp_path / "a.npy"), b"nothing"))

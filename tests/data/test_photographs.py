@@ -19,6 +19,7 @@ from vision_attn.data.images import open as photographs
 from vision_attn.data.images import upright_rgb as conversion
 from vision_attn.data.images.limits import Budget
 from vision_attn.data.images.open import open_photograph
+from vision_attn.system.errors import UserError
 
 
 def png(path: Path, width: int, height: int, rows: int = 1) -> Path:
@@ -39,20 +40,20 @@ def noise(width: int, height: int) -> Image.Image:
 
 
 def test_a_bomb_is_refused_by_its_header(tmp_path):
-    with pytest.raises(ValueError, match="bomb.png: too large, 13,000 x 13,000 pixels.*VISION_ATTN_MAX_PIXELS to at"):
+    with pytest.raises(UserError, match="bomb.png: too large, 13,000 x 13,000 pixels.*VISION_ATTN_MAX_PIXELS to at"):
         open_photograph(png(tmp_path / "bomb.png", 13000, 13000))
 
 
 def test_the_limit_can_be_raised_and_lowered(tmp_path, monkeypatch):
     noise(40, 30).save(tmp_path / "a.png")
     monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", "1199")
-    with pytest.raises(ValueError, match=r"a.png: too large, 40 x 30 .* to at least 1200 \(now 1199\)"):
+    with pytest.raises(UserError, match=r"a.png: too large, 40 x 30 .* to at least 1200 \(now 1199\)"):
         open_photograph(tmp_path / "a.png")
     monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", "1200")
     assert open_photograph(tmp_path / "a.png").size == (40, 30)
     for wrong in ("0", "-5", "many", "1e9"):
         monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", wrong)
-        with pytest.raises(ValueError, match=f"VISION_ATTN_MAX_PIXELS={wrong} is not a number of pixels"):
+        with pytest.raises(UserError, match=f"VISION_ATTN_MAX_PIXELS={wrong} is not a number of pixels"):
             open_photograph(tmp_path / "a.png")
 
 
@@ -73,9 +74,9 @@ def test_a_jpeg_counts_as_it_is_decoded(tmp_path, monkeypatch):
     noise(800, 600).save(tmp_path / "plain.jpg")
     noise(800, 600).save(tmp_path / "progressive.jpg", progressive=True)
     assert open_photograph(tmp_path / "plain.jpg", at_least=75).size == (100, 75)
-    with pytest.raises(ValueError, match="plain.jpg: too large, 800 x 600 pixels: "):
+    with pytest.raises(UserError, match="plain.jpg: too large, 800 x 600 pixels: "):
         open_photograph(tmp_path / "plain.jpg")
-    with pytest.raises(ValueError, match="too large, 100 x 75 pixels of progressive JPEG, which takes more memory"):
+    with pytest.raises(UserError, match="too large, 100 x 75 pixels of progressive JPEG, which takes more memory"):
         open_photograph(tmp_path / "progressive.jpg", at_least=75)
     monkeypatch.delenv("VISION_ATTN_MAX_PIXELS")
     assert open_photograph(tmp_path / "progressive.jpg", at_least=75).size == (100, 75)
@@ -95,7 +96,7 @@ def test_decoders_that_need_more_memory_may_decode_fewer_pixels(tmp_path, monkey
     noise(400, 300).save(tmp_path / "a.png")
     noise(400, 300).save(tmp_path / "a.webp")
     assert open_photograph(tmp_path / "a.png").size == (400, 300)
-    with pytest.raises(ValueError, match="pixels of WEBP, which takes more memory than others.* 240000"):
+    with pytest.raises(UserError, match="pixels of WEBP, which takes more memory than others.* 240000"):
         open_photograph(tmp_path / "a.webp")
 
 
@@ -169,7 +170,7 @@ def test_a_tiff_may_not_store_its_pixels_again_and_again(tmp_path):
     directory = struct.pack("<H", len(tags)) + b"".join(entry for _, entry in sorted(tags)) + bytes(4)
     head = b"II*\x00" + struct.pack("<I", at + len(places) + len(sizes))
     (tmp_path / "a.tiff").write_bytes(head + content + places + sizes + directory)
-    with pytest.raises(ValueError, match="a.tiff: not a readable image .its tiles overlap"):
+    with pytest.raises(UserError, match="a.tiff: not a readable image .its tiles overlap"):
         open_photograph(tmp_path / "a.tiff")
 
 

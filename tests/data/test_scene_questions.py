@@ -5,6 +5,7 @@ import torch
 
 from vision_attn.data.scenes.grammar import COLOURS
 from vision_attn.data.scenes.questions import SIDES, SceneQuestions
+from vision_attn.system.errors import UserError
 
 PALETTE = torch.tensor([*COLOURS.values()])
 
@@ -44,5 +45,5 @@ def test_questions_of_several_kinds_are_mixed() -> None:
     (batch,) = source.train(0, seed=0)
     known = batch.boxes.isfinite().all(dim=2).sum(dim=1).tolist()
     assert [str(number) for number in known] == [question.kind for question in batch.questions] and set(known) == {1, 2}
-    with pytest.raises(ValueError, match="steps is 4"):
+    with pytest.raises(UserError, match="steps is 4"):
         SceneQuestions(steps=(1, 4))

@@ -12,6 +12,7 @@ from vision_attn.data.scenes import scenes
 from vision_attn.data.scenes.canvas import SAMPLES, arrange, background, covers, draw, side_range, stamps
 from vision_attn.data.scenes.grammar import COLOURS, LANGUAGES, OBJECTS, SHAPES, combinations_of, object_name
 from vision_attn.data.scenes.scenes import Scenes
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 SPLITS = ("train", "val", "test")
@@ -191,7 +192,7 @@ def test_parts_of_all_processes_are_the_batch():
     assert set(joined) == set(whole.ids)
     for i, image, references in zip(whole.ids, whole.images, whole.references, strict=True):
         assert torch.equal(joined[i][0], image) and joined[i][1] == references
-    with pytest.raises(ValueError, match="a batch of 12 .* 5 processes"):
+    with pytest.raises(UserError, match="a batch of 12 .* 5 processes"):
         next(source.train(0, seed=3, rank=0, world=5))
 
 
@@ -203,7 +204,7 @@ def test_fixed_splits_do_not_depend_on_the_batches():
     one, other = pictures(20), pictures(6)
     assert list(sorted(one)) == list(sorted(other)) == list(range(20))
     assert all(torch.equal(one[i], other[i]) for i in one)
-    with pytest.raises(ValueError, match="unknown split 'dev'.*train, val, test"):
+    with pytest.raises(UserError, match="unknown split 'dev'.*train, val, test"):
         next(Scenes().split("dev"))
 
 
@@ -256,7 +257,7 @@ def test_pixels_are_the_same_on_every_machine():
     "wrong", [{"size": 20}, {"rows": 6}, {"mixture": (0.0, 0.0, 0.0)}, {"epoch_images": 10}, {"test_images": 0}]
 )
 def test_mistakes_are_named(wrong):
-    with pytest.raises(ValueError, match=f"scenes: .*{next(iter(wrong))}="):
+    with pytest.raises(UserError, match=f"scenes: .*{next(iter(wrong))}="):
         Scenes(**wrong)
 
 
@@ -264,7 +265,7 @@ def test_an_encoder_of_another_size_is_refused():
     class Large(Task):
         resolution = 224
 
-    with pytest.raises(ValueError, match="size=56, but the encoder takes 224 pixels"):
+    with pytest.raises(UserError, match="size=56, but the encoder takes 224 pixels"):
         Scenes().prepare(Large())
     Scenes(size=224).prepare(Large())
 

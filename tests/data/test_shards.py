@@ -19,6 +19,7 @@ from vision_attn.commands import main
 from vision_attn.data.photographs.annotation_files.samples import LeftOut, named, tar_samples
 from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, read
 from vision_attn.data.photographs.shards import Shards, shuffled
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 pytest.importorskip("webdataset", reason="the extra [scale] is not installed")
@@ -142,7 +143,7 @@ def test_training_photographs_are_cropped_and_mirrored(tars: Path) -> None:
     others = [next(source.train(epoch, seed=1, rank=rank, world=2)).crops for epoch, rank in ((0, 0), (0, 1), (1, 0))]
     assert not any(torch.equal(others[0], other) for other in others[1:])
     assert all(batch.crops is None for batch in source.split("val"))
-    with pytest.raises(ValueError, match="crops"):
+    with pytest.raises(UserError, match="crops"):
         opened(tars, crops=1.5)
 
 
@@ -152,7 +153,7 @@ def test_processes_read_shards_of_their_own(tars: Path) -> None:
     shards = [{name.split("/")[0] for name in part} for part in parts]
     assert len(parts[0]) == len(parts[1]) == 10 and len(shards[0]) == len(shards[1]) == 2
     assert not shards[0] & shards[1]
-    with pytest.raises(ValueError, match="4 shards cannot be divided among 5 processes"):
+    with pytest.raises(UserError, match="4 shards cannot be divided among 5 processes"):
         next(opened(tars, batch_size=5).train(0, seed=0, rank=0, world=5))
 
 
@@ -178,7 +179,7 @@ def test_parquet_files_give_what_tar_files_give(tars: Path, parquets: Path) -> N
     ours, theirs = (list(islice(source.train(0, seed=0), 5)) for source in both)
     for batch, same in zip(ours, theirs, strict=True):
         assert torch.equal(batch.images, same.images) and batch.references == same.references
-    with pytest.raises(ValueError, match="no column 'caption', but image, text"):
+    with pytest.raises(UserError, match="no column 'caption', but image, text"):
         next(opened(parquets, ending="parquet").train(0, seed=0))
 
 
@@ -242,10 +243,10 @@ def test_a_damaged_shard_is_named(tars: Path, parquets: Path, tmp_path: Path) ->
     for name, content in (files | {"broken.parquet": pages}).items():
         (tmp_path / name).write_bytes(content)
         kind = "tar" if name.endswith("tar") else "Parquet"
-        with pytest.raises(ValueError, match=f"{name} is not a readable {kind} file"):
+        with pytest.raises(UserError, match=f"{name} is not a readable {kind} file"):
             list(read(tmp_path / name, "image", "text", LeftOut()))
         if kind == "tar":
-            with pytest.raises(ValueError, match=f"{name} is not a readable"):
+            with pytest.raises(UserError, match=f"{name} is not a readable"):
                 count(tmp_path / name, "image", "text", LeftOut())
 
 
@@ -271,11 +272,11 @@ def test_patterns_and_files_of_an_untrusted_config_cannot_exhaust_memory_or_wait
     for pattern, size in (("x-{000..331}.tar", 332), ("{a,b}-{7..9}.tar", 6), ("x.tar", 1)):
         assert len(expanded(pattern)) == size
     for pattern in ("{0..9000000000}.tar", "{1..3}{0..999999}.tar", "{" + "9" * 5000 + "..1}.tar", "{a,b}" * 30):
-        with pytest.raises(ValueError, match="stands for more than 1,000,000 shards"):
+        with pytest.raises(UserError, match="stands for more than 1,000,000 shards"):
             expanded(pattern)
     os.mkfifo(tmp_path / "pipe.tar")
     for name in ("pipe", "p*e"):
-        with pytest.raises(ValueError, match="pipe.tar: not a regular file"):
+        with pytest.raises(UserError, match="pipe.tar: not a regular file"):
             Shards(shards={"train": f"{tmp_path}/{name}.tar"}).prepare(Small())
 
 
@@ -294,10 +295,10 @@ def test_what_cannot_be_streamed_is_said(tars: Path, tmp_path: Path, monkeypatch
         if said is None:
             source.prepare(Small())
             continue
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             source.prepare(Small())
             list(source.train(0, seed=0))
-    with pytest.raises(ValueError, match="unknown split 'training'"):
+    with pytest.raises(UserError, match="unknown split 'training'"):
         Shards(shards={"training": "x.tar"})
 
 

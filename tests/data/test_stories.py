@@ -12,6 +12,7 @@ from vision_attn.data.stories.question import encoded, shuffled
 from vision_attn.data.stories.stories import BabiFiles, Stories
 from vision_attn.data.stories.world import DROPS, MOVES, SIDES, TAKES, TASKS, questions
 from vision_attn.data.vocabulary import UNKNOWN
+from vision_attn.system.errors import UserError
 
 MOVE = re.compile(rf"(\w+ )?(\w+) (?:{'|'.join(MOVES)}) the (\w+)\.")
 HANDLE = re.compile(rf"(\w+) ({'|'.join((*TAKES, *DROPS))}) the (\w+)(?: there)?\.")
@@ -84,7 +85,7 @@ def test_stories_are_the_same_each_time_known_in_words_and_split() -> None:
     assert sorted(sum((part.ids for part in parts), ())) == sorted(batches[0].ids)
     assert sum(len(batch.ids) for batch in source.split("test")) == 40
     assert {len(Stories(questions=one, stories=10).by_split["val"]) for one in (1, 3)} == {1, 3}
-    with pytest.raises(ValueError, match="there are 1, 2, 3, 11, 17"):
+    with pytest.raises(UserError, match="there are 1, 2, 3, 11, 17"):
         Stories(tasks=(4,))
 
 
@@ -138,7 +139,7 @@ def test_files_of_babi_are_read(tmp_path) -> None:
 def test_what_is_no_story_is_refused_with_its_line(tmp_path, line: str, message: str) -> None:
     path = tmp_path / "story.txt"
     path.write_text(f"1 Mary moved to the bathroom.\n{line}\n")
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(UserError, match=re.escape(message)):
         read_questions(path, "1")
 
 

@@ -10,6 +10,7 @@ from tests.fake_mnist import write_mnist
 from vision_attn.data.digits.mnist import SIDE
 from vision_attn.data.lines.characters import Characters
 from vision_attn.data.lines.mnist_strings import ADVANCE, Strings
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 INTENSITY = 23
@@ -147,7 +148,7 @@ def test_fixed_strips_do_not_depend_on_the_batches_and_clutter_is_added(folder):
               {"epoch_images": 4}, {"test_images": 0}],
 )  # fmt: skip
 def test_mistakes_are_named(wrong):
-    with pytest.raises(ValueError, match=f"strings: .*{next(iter(wrong))}="):
+    with pytest.raises(UserError, match=f"strings: .*{next(iter(wrong))}="):
         Strings(**wrong)
 
 
@@ -155,7 +156,7 @@ def test_an_encoder_of_another_height_is_refused(folder):
     class Taller(Task):
         resolution = 64
 
-    with pytest.raises(ValueError, match="height=32, but the encoder takes 64 pixels"):
+    with pytest.raises(UserError, match="height=32, but the encoder takes 64 pixels"):
         strings(folder).prepare(Taller())
 
 
@@ -170,5 +171,5 @@ def test_characters_are_any_and_keep_their_case(tmp_path):
     more = built.extended(["x", "ß"])
     assert more.words == [*built.words, "x"]
     (tmp_path / "vocabulary.json").write_text('{"characters": ["ab"]}')
-    with pytest.raises(ValueError, match="not a file of characters"):
+    with pytest.raises(UserError, match="not a file of characters"):
         Characters.load(tmp_path / "vocabulary.json")

@@ -22,6 +22,7 @@ from vision_attn.data.photographs.pixels import View
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.fit import fit
 from vision_attn.geometry.objects import CELLS, over_photograph
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.ensemble import ensemble
 from vision_attn.tasks.pictured import pictured
@@ -64,7 +65,7 @@ def test_batches_hold_the_vectors_of_their_photographs(tmp_path) -> None:
             assert torch.equal(task.regions(batch.images), batch.images)
             assert len(task.describe(batch.images)) == len(batch.ids)
     assert seen == set(vectors)
-    with pytest.raises(ValueError, match="it cannot encode a photograph"):
+    with pytest.raises(UserError, match="it cannot encode a photograph"):
         task.describe(torch.zeros(1, 3, 224, 224, dtype=torch.uint8))
 
 
@@ -152,7 +153,7 @@ def test_photographs_with_different_numbers_of_vectors_are_padded(tmp_path) -> N
     assert [one.alpha.shape[2] for one, _ in several] == sizes
     predicted = task.predict(batch, full=True)
     assert task.judge([predicted])["entropy"] < np.log(7)
-    with pytest.raises(ValueError, match="cannot leave out padding"):
+    with pytest.raises(UserError, match="cannot leave out padding"):
         Captioning(source, encoder=Precomputed(region_size=D, grid=(1, -1)), model=MODELS["square"])
     both, _ = ensemble([task, task], source)
     assert [one.alpha.shape for one in both.describe(batch.images)] == [
@@ -191,7 +192,7 @@ def test_pictures_show_maps_over_boxes_and_none_where_they_are_unknown(tmp_path)
 )
 def test_boxes_that_cannot_be_used_are_named(tmp_path, arrays, said) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones((3, D)), **arrays)
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         read_boxes(tmp_path / "a.npz", lambda: (1, 1))
     assert str(tmp_path / "a.npz") in str(caught.value)
 
@@ -237,7 +238,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path, content, said) -> None:
         np.savez(path, **content)
     else:
         np.save(path, content, allow_pickle=True)
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         read_vectors(path, (L, D))
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -269,13 +270,13 @@ def test_vectors_in_an_hdf5_file(tmp_path, form) -> None:
                 assert np.array_equal(array.numpy(), vectors[Path(file).name].astype(np.float32))
                 found = read_boxes(where, lambda: (1, 1))
                 assert found is None if form in ("all", "ids", "each") else found.tolist() == [[-1, -1, 1, 0]] * L
-    with pytest.raises(ValueError, match="vectors.data: .* must hold 5 vectors of 4 numbers"):
+    with pytest.raises(UserError, match="vectors.data: .* must hold 5 vectors of 4 numbers"):
         read_vectors(where, (5, 4))
     more = [View("new.png", "new.png", False, 1)]
     found = Vectors(more, tmp_path / "vectors.data", (L, D), [77])
     assert "vectors.data has no vectors of new.png or of id 77, but of " in found.unreadable["new.png"]
     (tmp_path / "damaged").write_bytes((tmp_path / "vectors.data").read_bytes()[:300])
-    with pytest.raises(ValueError, match="damaged is not a readable HDF5 file"):
+    with pytest.raises(UserError, match="damaged is not a readable HDF5 file"):
         Vectors(more, tmp_path / "damaged", (L, D), [77])
 
 
@@ -313,18 +314,18 @@ def test_vectors_in_an_lmdb(tmp_path, folder) -> None:
                 assert picture.size == (56, 56) and not described.alpha[:, :, CELLS // 2 :].any()
     found = Vectors([View("new.png", "new.png", False, 1)], places["att"], (L, D), [77])
     assert re.search(r"bu_att\S* has no vectors of new.png or of id 77, but of 0, 1, 2 \.", found.unreadable["new.png"])
-    with pytest.raises(ValueError, match=r"bu_att\S*: pickle: no array can be read \(it is a pickle, which cou"):
+    with pytest.raises(UserError, match=r"bu_att\S*: pickle: no array can be read \(it is a pickle, which cou"):
         read_vectors(found.place.by_id("pickle"), (L, D))
     assert not (tmp_path / "unpickled").exists()
     (tmp_path / "damaged").write_bytes(bytes(16) + b"\xde\xc0\xef\xbe" + bytes(100))
-    with pytest.raises(ValueError, match="damaged is not a readable LMDB"):
+    with pytest.raises(UserError, match="damaged is not a readable LMDB"):
         Vectors([], tmp_path / "damaged", (L, D), [])
 
 
 def test_lmdb_without_its_library_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "lmdb", None)
     (tmp_path / "a.lmdb").write_bytes(bytes(16) + b"\xde\xc0\xef\xbe")
-    with pytest.raises(ValueError, match=r"a.lmdb is an LMDB: it needs lmdb, pip install 'vision-attn\[features\]'"):
+    with pytest.raises(UserError, match=r"a.lmdb is an LMDB: it needs lmdb, pip install 'vision-attn\[features\]'"):
         Vectors([], tmp_path / "a.lmdb", (L, D), [])
 
 
@@ -341,19 +342,19 @@ def test_boxes_beside_a_folder_of_vectors(tmp_path) -> None:
 def test_hdf5_without_h5py_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    with pytest.raises(ValueError, match=r"a.h5 is an HDF5 file: it needs h5py, pip install 'vision-attn\[features\]'"):
+    with pytest.raises(UserError, match=r"a.h5 is an HDF5 file: it needs h5py, pip install 'vision-attn\[features\]'"):
         Vectors([], tmp_path / "a.h5", (L, D), [])
 
 
 def test_what_does_not_fit_is_said(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"data.crops needs an encoder"):
+    with pytest.raises(UserError, match=r"data.crops needs an encoder"):
         Captions(images="", annotations="", features="vectors", crops=0.8)
-    with pytest.raises(ValueError, match=r"data.flips needs an encoder"):
+    with pytest.raises(UserError, match=r"data.flips needs an encoder"):
         folder_of(tmp_path / "a", flips=True)
     source, _ = folder_of(tmp_path / "b")
     source.features = str(tmp_path / "b" / "vectors" / "0.npy")
     with pytest.raises(
-        ValueError, match=r"0.npy is neither a folder of annotation vectors nor an HDF5 file nor an LMDB"
+        UserError, match=r"0.npy is neither a folder of annotation vectors nor an HDF5 file nor an LMDB"
     ):
         source.prepare(build(source))
 

@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
+from vision_attn.system.errors import UserError
 
 # A caption, and its words.
 LANGUAGES = {
@@ -70,17 +71,17 @@ def test_saved_as_the_librarys_own_json(tmp_path):
 
 
 def test_what_is_no_vocabulary_is_named(tmp_path):
-    with pytest.raises(ValueError, match="none.json"):
+    with pytest.raises(UserError, match="none.json"):
         Vocabulary.load(tmp_path / "none.json")
     for content in ("{", "[]", "\xff"):
         (tmp_path / "bad.json").write_text(content, encoding="latin-1")
-        with pytest.raises(ValueError, match="bad.json is not a vocabulary"):
+        with pytest.raises(UserError, match="bad.json is not a vocabulary"):
             Vocabulary.load(tmp_path / "bad.json")
     Vocabulary.build(["a"], min_count=1).save(tmp_path / "moved.json")
     moved = json.loads((tmp_path / "moved.json").read_text())
     moved["model"]["vocab"] = {"<unk>": 0, "a": 1}
     (tmp_path / "moved.json").write_text(json.dumps(moved))
-    with pytest.raises(ValueError, match="moved.json.*beginning with <pad>"):
+    with pytest.raises(UserError, match="moved.json.*beginning with <pad>"):
         Vocabulary.load(tmp_path / "moved.json")
 
 
@@ -112,7 +113,7 @@ def test_a_vocabulary_from_anyone_is_words_alone(tmp_path):
         ({"model": {"vocab": specials | {"\ud800": 3}}}, "is not a word"),
     ):
         path.write_text(json.dumps(good | change))
-        with pytest.raises(ValueError, match=f"vocabulary.json is not a vocabulary.*{said}"):
+        with pytest.raises(UserError, match=f"vocabulary.json is not a vocabulary.*{said}"):
             Vocabulary.load(path)
 
 
@@ -123,14 +124,14 @@ def test_a_vocabulary_has_a_largest_size(tmp_path, monkeypatch):
     monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 6)
     assert Vocabulary.load(path).words == vocabulary.words
     monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 5)
-    with pytest.raises(ValueError, match="more than 5 words"):
+    with pytest.raises(UserError, match="more than 5 words"):
         Vocabulary.load(path)
-    with pytest.raises(ValueError, match="the captions have 3 words: raise min_count"):
+    with pytest.raises(UserError, match="the captions have 3 words: raise min_count"):
         Vocabulary.build(["the cat sat"], min_count=1)
     assert len(Vocabulary.build(["the cat sat"], min_count=1, max_words=2)) == 5
     with open(path, "ab") as file:
         file.truncate(2**26 + 1)
-    with pytest.raises(ValueError, match="more than 64 MiB"):
+    with pytest.raises(UserError, match="more than 64 MiB"):
         Vocabulary.load(path)
 
 

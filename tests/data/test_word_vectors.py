@@ -8,6 +8,7 @@ from tests.tasks.test_captioning import build
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.word_vectors import start_embedding
+from vision_attn.system.errors import UserError
 
 
 @pytest.fixture
@@ -42,9 +43,9 @@ def test_rows_of_known_words_are_replaced_and_counted(vocabulary, tmp_path, caps
 )
 def test_files_that_do_not_fit(vocabulary, tmp_path, content, message):
     (tmp_path / "v.txt").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         start_embedding(nn.Embedding(len(vocabulary), 2), vocabulary, tmp_path / "v.txt")
-    with pytest.raises(ValueError, match="missing.txt was not found"):
+    with pytest.raises(UserError, match="missing.txt was not found"):
         start_embedding(nn.Embedding(len(vocabulary), 2), vocabulary, tmp_path / "missing.txt")
 
 

@@ -19,6 +19,7 @@ from vision_attn.data.photographs.shards import Shards
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
+from vision_attn.system.errors import UserError
 from vision_attn.system.written import SPACELESS, joined
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import PageItem, write_page
@@ -77,7 +78,7 @@ def test_merges_of_a_file_join_its_pieces(merges, tmp_path):
     content = json.loads(path.read_text())
     content["model"]["merges"] = merges
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="vocabulary.json is not a vocabulary.*merges do not join"):
+    with pytest.raises(UserError, match="vocabulary.json is not a vocabulary.*merges do not join"):
         Vocabulary.load(path)
 
 
@@ -90,7 +91,7 @@ def test_pieces_are_scored_by_what_does_not_depend_on_them():
 def test_a_library_splits_when_it_is_asked_and_is_named_where_it_is_missing(monkeypatch, tmp_path):
     segmenter.cache_clear()
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(ValueError, match=r"words=jieba needs the extra \[languages\]: pip install"):
+    with pytest.raises(UserError, match=r"words=jieba needs the extra \[languages\]: pip install"):
         Vocabulary.build(["红色"], words="jieba")
     library = SimpleNamespace(setLogLevel=str, lcut=lambda text: [text[:2], text[2:4], text[4:]])
     monkeypatch.setitem(sys.modules, "jieba", library)
@@ -113,12 +114,10 @@ def test_a_saved_vocabulary_splits_captions_in_its_own_way(tmp_path):
         Captions(images="a", words="pieces", **known),
         Shards(shards={"train": "a.tar"}, words="pieces", **known),
     ):
-        with pytest.raises(
-            ValueError, match="data.words is pieces, but the vocabulary .*json is of words=characters: "
-        ):
+        with pytest.raises(UserError, match="data.words is pieces, but the vocabulary .*json is of words=characters: "):
             _ = source.vocabulary
         for restored in (source.restore, source.extend):
-            with pytest.raises(ValueError, match="data.words is pieces"):
+            with pytest.raises(UserError, match="data.words is pieces"):
                 restored(tmp_path)
     assert Captions(images="a", words="characters", **known).vocabulary.kind.kind == "characters"
     for words in ("characters", None):

@@ -11,6 +11,7 @@ from vision_attn.attention.scores import Additive
 from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -142,7 +143,7 @@ def test_samples_are_seeded_and_top_p_narrows(model, regions):
     narrow = draw(top_p=1e-6)
     assert torch.equal(narrow[:, 0, : greedy(model, regions).words.shape[2]], greedy(model, regions).words[:, 0])
     for options in ({"temperature": 0.0}, {"top_p": 0.0}):
-        with pytest.raises(ValueError, match=f"{next(iter(options))} is 0.0"):
+        with pytest.raises(UserError, match=f"{next(iter(options))} is 0.0"):
             draw(**options)
 
 

@@ -15,6 +15,7 @@ from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.metrics.variety import is_content, repetition
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -204,7 +205,7 @@ def test_an_image_may_end_while_the_groups_of_others_grow():
     ],
 )
 def test_what_cannot_be_done_is_refused(model, regions, decode, options, said):
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UserError, match=said):
         decode(model, regions, **options)
 
 
@@ -316,7 +317,7 @@ def test_settings_of_decoding_reach_captions(task, images):
     for caption in task.describe(images, decoding=once):
         content = [word for word in caption.words if is_content(word)]
         assert len(caption.words) >= 12 and len({*content}) == len(content)
-    with pytest.raises(ValueError, match="content_once must be True or False, not 1"):
+    with pytest.raises(UserError, match="content_once must be True or False, not 1"):
         task.decoding.changed(content_once=1)
 
 
@@ -327,5 +328,5 @@ def test_repetitions_are_counted():
 
 @pytest.mark.parametrize("option, number", [("min_words", -1), ("no_repeat", -1), ("diversity", -1.0)])
 def test_numbers_out_of_range_are_refused(option, number):
-    with pytest.raises(ValueError, match=f"decoding: {option} is -1"):
+    with pytest.raises(UserError, match=f"decoding: {option} is -1"):
         Captioning(Scenes(), encoder=ConvNet(), model=Transformer, **{option: number})

@@ -11,6 +11,7 @@ from vision_attn.encoders import networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 from vision_attn.engine.optimizers import fused
+from vision_attn.system.errors import UserError
 
 SMALL = {"name": "mobilenet_v2", "node": "features.18", "resolution": 64}
 NETWORKS = {16: vgg16, 19: vgg19}
@@ -85,30 +86,30 @@ def test_missing_layers_are_listed(tmp_path):
         key: value for key, value in mobilenet_v2().state_dict().items() if not key.startswith("features.17.conv.2")
     }
     save_file(state, tmp_path / "partial.safetensors")
-    with pytest.raises(ValueError, match=r"partial.safetensors of mobilenet_v2 lack 1 layers: features\.17\.conv\.2$"):
+    with pytest.raises(UserError, match=r"partial.safetensors of mobilenet_v2 lack 1 layers: features\.17\.conv\.2$"):
         Backbone(**SMALL, weights=str(tmp_path / "partial.safetensors")).initialise()
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
     save_file({"features.0.0.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="lack .* layers: features.0.1, features.1"):
+    with pytest.raises(UserError, match="lack .* layers: features.0.1, features.1"):
         Backbone(**SMALL, weights=str(tmp_path / "other.safetensors")).initialise()
     save_file(mobilenet_v2(width_mult=0.5).state_dict(), tmp_path / "thin.safetensors")
-    with pytest.raises(ValueError, match="have different shapes at features.0.0.weight"):
+    with pytest.raises(UserError, match="have different shapes at features.0.0.weight"):
         Backbone(**SMALL, weights=str(tmp_path / "thin.safetensors")).initialise()
 
 
 def test_a_file_without_weights(tmp_path):
     (tmp_path / "weights.pth").write_text("not weights")
-    with pytest.raises(ValueError, match="weights.pth is neither a safetensors file nor a torch state dict"):
+    with pytest.raises(UserError, match="weights.pth is neither a safetensors file nor a torch state dict"):
         Backbone(**SMALL, weights=str(tmp_path / "weights.pth")).initialise()
-    with pytest.raises(ValueError, match="nowhere.pth was not found .*IMAGENET1K_V1"):
+    with pytest.raises(UserError, match="nowhere.pth was not found .*IMAGENET1K_V1"):
         Backbone(**SMALL, weights="nowhere.pth").initialise()
 
 
 def test_pickled_modules_are_not_run(tmp_path):
     torch.save(mobilenet_v2(), tmp_path / "module.pth")
-    with pytest.raises(ValueError, match="module.pth is neither"):
+    with pytest.raises(UserError, match="module.pth is neither"):
         Backbone(**SMALL, weights=str(tmp_path / "module.pth")).initialise()
 
 
@@ -119,7 +120,7 @@ def test_offline_the_message_names_the_missing_file(monkeypatch):
         raise URLError("no network")
 
     monkeypatch.setattr(MobileNet_V2_Weights, "get_state_dict", offline)
-    with pytest.raises(ValueError, match=r"could not be downloaded .*checkpoints/mobilenet_v2-.*\.pth"):
+    with pytest.raises(UserError, match=r"could not be downloaded .*checkpoints/mobilenet_v2-.*\.pth"):
         Backbone(**SMALL, weights="IMAGENET1K_V1").initialise()
 
 
@@ -134,11 +135,11 @@ def test_torchvisions_weights_bring_their_normalisation(monkeypatch):
 
 
 def test_unknown_nodes_and_names():
-    with pytest.raises(ValueError, match="mobilenet_v2 cannot be cut at features.99"):
+    with pytest.raises(UserError, match="mobilenet_v2 cannot be cut at features.99"):
         Backbone(**SMALL | {"node": "features.99"})
-    with pytest.raises(ValueError, match="mobilenet_v3000"):
+    with pytest.raises(UserError, match="mobilenet_v3000"):
         Backbone(**SMALL | {"name": "mobilenet_v3000"})
-    with pytest.raises(ValueError, match="not a map"):
+    with pytest.raises(UserError, match="not a map"):
         Backbone(**SMALL | {"node": "flatten"})
 
 
@@ -175,7 +176,7 @@ def test_real_mobilenet_sees_what_is_in_a_photograph(data_folder):
 
 
 def test_partial_vgg_names_what_is_missing(data_folder):
-    with pytest.raises(ValueError, match=r"lack 8 layers: features\.19, features\.21, .*features\.34$"):
+    with pytest.raises(UserError, match=r"lack 8 layers: features\.19, features\.21, .*features\.34$"):
         VGG(weights="weights/vgg19_keras_conv1_1_to_conv3_4.fp16.safetensors").initialise()
 
 
@@ -315,7 +316,7 @@ def test_a_cache_of_the_frozen_layers_is_that_of_a_network_cut_there() -> None:
     ],
 )
 def test_training_starts_at_a_map_through_which_everything_passes(cut: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         Backbone(resolution=32, **cut)
 
 

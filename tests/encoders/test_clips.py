@@ -20,6 +20,7 @@ from vision_attn.engine.batches import few
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.evaluators import Pointing
+from vision_attn.system.errors import UserError
 from vision_attn.viz.films import lights, on_strip, over_time
 from vision_attn.viz.page import PageItem, write_page
 
@@ -93,9 +94,9 @@ def test_one_vector_a_frame_and_what_a_cache_keeps() -> None:
     part, some = encoder.frozen_part(), films()
     assert part.layout == (F, 8, 8) and part.identity() != frozen.identity()
     torch.testing.assert_close(encoder.finish(part(some)), encoder(some))
-    with pytest.raises(ValueError, match=r"films must be a tensor \(B, 6, 3, Y, X\)"):
+    with pytest.raises(UserError, match=r"films must be a tensor \(B, 6, 3, Y, X\)"):
         encoder(some[:, :3])
-    with pytest.raises(ValueError, match="same number of regions"):
+    with pytest.raises(UserError, match="same number of regions"):
         FrameRegions(encoder=Precomputed(region_size=D, grid=(1, -1)))
 
 
@@ -129,7 +130,7 @@ def test_the_page_says_when_each_word_looked(tmp_path: Path) -> None:
     page = write_page(tmp_path / "page.html", [item]).read_text()
     assert "looks at frame 2 of 3, top right · saw at frame 2 of 3, top right" in page
     assert "looks at frame 3 of 3, bottom left" in page and 'data-boxes="66.67 50.00 16.67 50.00"' in page
-    with pytest.raises(ValueError, match="region 12 is outside the 3x2x2 grid"):
+    with pytest.raises(UserError, match="region 12 is outside the 3x2x2 grid"):
         write_page(tmp_path / "page.html", [item._replace(regions=torch.tensor([5, 12]))])
 
 
@@ -196,7 +197,7 @@ def test_the_web_page_takes_films(run: Path) -> None:
     film, still = io.BytesIO(), io.BytesIO()
     first.save(film, "GIF", save_all=True, append_images=others)
     first.save(still, "PNG")
-    with pytest.raises(ValueError, match="photo.png: a single picture"):
+    with pytest.raises(UserError, match="photo.png: a single picture"):
         web.answers(model, "caption", {}, [Encoded("photo.png", still.getvalue())])
     pytest.importorskip("av", reason="films need the extra [video]")
     (answer,) = web.answers(model, "caption", {}, [Encoded("film.gif", film.getvalue())])

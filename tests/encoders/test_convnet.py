@@ -7,6 +7,7 @@ from torch import nn
 from tests.untrained import write_run
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.encoders.convnet import ConvNet
+from vision_attn.system.errors import UserError
 
 
 def pictures(number: int, size: int = 56) -> torch.Tensor:
@@ -31,9 +32,9 @@ def test_it_starts_as_the_encoder_of_another_run(tmp_path):
     net.initialise()
     assert net.identity() == expected.identity() and net.frozen_part() is net
     assert not any(weight.requires_grad for weight in net.parameters())
-    with pytest.raises(ValueError, match="have different shapes at rows"):
+    with pytest.raises(UserError, match="have different shapes at rows"):
         ConvNet(resolution=40, region_size=8, width=16, weights=str(run)).initialise()
-    with pytest.raises(ValueError, match="none does not exist: give the folder of a run"):
+    with pytest.raises(UserError, match="none does not exist: give the folder of a run"):
         ConvNet(**sizes, weights=str(tmp_path / "none")).initialise()
 
 
@@ -99,10 +100,10 @@ def test_identity_follows_the_weights():
 
 @pytest.mark.parametrize("wrong", [{"resolution": 30}, {"region_size": 20}, {"width": 24}, {"region_size": 0}])
 def test_mistakes_are_named(wrong):
-    with pytest.raises(ValueError, match=f"ConvNet: .*{next(iter(wrong))}="):
+    with pytest.raises(UserError, match=f"ConvNet: .*{next(iter(wrong))}="):
         ConvNet(**wrong)
 
 
 def test_images_of_another_size_are_refused():
-    with pytest.raises(ValueError, match=r"must be a tensor \(B, 3, 56, 56\) of uint8, but is \(1, 3, 64, 64\)"):
+    with pytest.raises(UserError, match=r"must be a tensor \(B, 3, 56, 56\) of uint8, but is \(1, 3, 64, 64\)"):
         ConvNet(region_size=16, width=16)(pictures(1, 64))

@@ -10,6 +10,7 @@ from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite, named
 from vision_attn.encoders.networks import traced
 from vision_attn.encoders.patches import Timm
+from vision_attn.system.errors import UserError
 
 LITE = {"name": "efficientnet_lite0", "node": "blocks.6", "resolution": 64}
 
@@ -60,7 +61,7 @@ def test_weights_with_the_names_of_a_sequence(tmp_path) -> None:
         expected = network(images(64) / 127.5 - 1).flatten(2).mT
         torch.testing.assert_close(encoder(images(64)), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
     assert not any(isinstance(layer, nn.BatchNorm2d) for layer in encoder._folded._folded.modules())
-    with pytest.raises(ValueError, match=r"missing.safetensors was not found [^.]*.safetensors, [^:]*$"):
+    with pytest.raises(UserError, match=r"missing.safetensors was not found [^.]*.safetensors, [^:]*$"):
         Backbone(**LITE, weights="missing.safetensors").initialise()
 
 
@@ -105,11 +106,11 @@ def test_networks_of_timm_are_cut_at_a_node(name: str, node: str, size: int, mon
 def test_networks_of_timm_that_are_not_there() -> None:
     pytest.importorskip("timm", reason="timm is not installed: pip install 'vision-attn[hub]'")
     for name in ("nothing", "hf-hub:someone/network"):  # an address would be fetched for a run folder of a stranger
-        with pytest.raises(ValueError, match=f"timm has no model '{name}'"):
+        with pytest.raises(UserError, match=f"timm has no model '{name}'"):
             Backbone(name=f"timm:{name}", node="layer1")
-        with pytest.raises(ValueError, match=f"timm has no model '{name}'"):
+        with pytest.raises(UserError, match=f"timm has no model '{name}'"):
             Timm(name=name, pretrained=False)
-    with pytest.raises(ValueError, match=r"timm's timm:resnet18 cannot be cut at layer9"):
+    with pytest.raises(UserError, match=r"timm's timm:resnet18 cannot be cut at layer9"):
         Backbone(name="timm:resnet18", node="layer9")
 
 

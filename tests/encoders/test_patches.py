@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vision_attn.encoders.patches import Patches, Timm
+from vision_attn.system.errors import UserError
 
 
 def strongest(encoder, row: int, column: int) -> tuple[int, int]:
@@ -44,7 +45,7 @@ def test_a_vit_b_16_has_196_annotation_vectors_of_768():
 
 
 def test_what_is_no_vision_transformer_is_refused():
-    with pytest.raises(ValueError, match="resnet18"):
+    with pytest.raises(UserError, match="resnet18"):
         Patches(name="resnet18", weights=None)
 
 
@@ -84,7 +85,7 @@ def test_any_model_of_timm_by_name(name: str, grid: tuple[int, int], size: int):
 
 def test_an_unknown_model_of_timm_is_named():
     pytest.importorskip("timm", reason="timm is not installed: pip install 'vision-attn[hub]'")
-    with pytest.raises(ValueError, match="timm has no model .vit_nothing"):
+    with pytest.raises(UserError, match="timm has no model .vit_nothing"):
         Timm(name="vit_nothing", pretrained=False)
 
 

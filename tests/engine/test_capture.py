@@ -25,6 +25,7 @@ from vision_attn.engine.step import Step
 from vision_attn.fast import likelihood, ragged
 from vision_attn.fast.likelihood import word_log_prob
 from vision_attn.fast.models.recurrent import Packed
+from vision_attn.system.errors import UserError
 
 
 class PlainGraph(Graph):
@@ -218,7 +219,7 @@ def test_the_first_step_that_is_not_finite_is_named_when_the_epoch_ends(tmp_path
     ids = data._batches(3, 0)[1].tolist()
     whole, bad = data.train, Uneven(bad=ids[2]).train
     data.train = lambda epoch, **order: (bad if epoch == 3 else whole)(epoch, **order)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         train(tmp_path, data=data, capture=True, log_every=100)
     step = 3 * len(data)
     assert str(error.value).startswith(

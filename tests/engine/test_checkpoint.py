@@ -24,6 +24,7 @@ from vision_attn.engine.log import Log, _identity
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.run_folder.folders import workplace
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, sha256
 
 EVERYTHING = {"average": 0.9, "accumulate": 2, "warmup": 2, "log_every": 1, "save_every": 0.0, "show": 2, "epochs": 3}
@@ -185,7 +186,7 @@ def test_without_a_whole_checkpoint_nothing_is_touched(run, damage):
     change(run / "last" / name)
     flip(run / "previous" / "trainer.pt")
     before = contents(run)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         train(run)
     said = str(error.value)
     assert said.startswith(f"{run / 'last' / name} ") and f"{run / 'previous' / 'trainer.pt'} is damaged" in said
@@ -202,7 +203,7 @@ def test_damage_with_checksums_to_match_is_named_too(run, damage):
     name, change = DAMAGE[damage]
     change(run / "last" / name)
     seal(run / "last")
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         train(run)
     said = str(error.value)
     assert said.startswith(f"{run / 'last' / name} ") and "\n" not in said and "weights_only" not in said
@@ -214,7 +215,7 @@ def test_a_trainer_of_another_optimizer_is_named(run):
     shutil.rmtree(run / "previous")
     torch.save(state, run / "last" / "trainer.pt")
     seal(run / "last")
-    with pytest.raises(ValueError, match=r"trainer\.pt does not fit this run: .*param"):
+    with pytest.raises(UserError, match=r"trainer\.pt does not fit this run: .*param"):
         train(run)
 
 
@@ -222,7 +223,7 @@ def test_weights_that_went_before_their_checkpoint_are_not_trained_over(done):
     shutil.rmtree(done / "last")
     shutil.rmtree(done / "previous")
     before = contents(done)
-    with pytest.raises(ValueError, match="training from scratch would replace .*best; choose a new run.folder"):
+    with pytest.raises(UserError, match="training from scratch would replace .*best; choose a new run.folder"):
         train(done)
     assert contents(done) == before
 
@@ -442,13 +443,13 @@ def test_what_a_kill_left_inside_a_checkpoint_goes_with_it(run, whole):
 def test_a_folder_that_cannot_be_is_one_line(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    with pytest.raises(ValueError, match=f"^{place} cannot be used as a run folder: .*; choose another --run.folder$"):
+    with pytest.raises(UserError, match=f"^{place} cannot be used as a run folder: .*; choose another --run.folder$"):
         train(Path(place))
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
-    with pytest.raises(ValueError, match=r"metrics\.jsonl could not be written: Is a directory"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl could not be written: Is a directory"):
         train(tmp_path)
 
 

@@ -39,6 +39,7 @@ from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
 from vision_attn.engine.optimizers import changes_momentum, fused, warm, with_rates
+from vision_attn.system.errors import UserError
 from vision_attn.viz.attention import write_sheet
 
 
@@ -96,7 +97,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_nothing_else(tmp_path, 
     fresh = next(line["loss"] for line in first if "loss" in line)
     begun = next(line["loss"] for line in second if "loss" in line)
     assert begun < fresh / 2 and min(line["step"] for line in second) <= len(Points())
-    with pytest.raises(ValueError, match="there is no folder .*nowhere: train the run"):
+    with pytest.raises(UserError, match="there is no folder .*nowhere: train the run"):
         train_plain(tmp_path / "third", start_from=str(tmp_path / "nowhere"))
 
 
@@ -177,7 +178,7 @@ def test_only_weights_that_train_reach_the_optimizer(tmp_path):
 
     train_plain(tmp_path, optimizer=watching, epochs=1)
     assert seen and all(weight.requires_grad for weight in seen)
-    with pytest.raises(ValueError, match="no weights to train"):
+    with pytest.raises(UserError, match="no weights to train"):
         train_plain(tmp_path / "frozen", task=lambda source: Plane(source).requires_grad_(False))
 
 
@@ -243,11 +244,11 @@ def test_warmup_rises_to_the_schedule():
         warnings.simplefilter("error")
         assert rates(3, 13)[:3] == pytest.approx([0.2, 0.4, 0.6])
     assert rates(3, 13)[3:] == pytest.approx(rates(0, 10))
-    with pytest.raises(ValueError, match="run.warmup is 10 steps, but the whole run has 10"):
+    with pytest.raises(UserError, match="run.warmup is 10 steps, but the whole run has 10"):
         rates(10, 10)
-    with pytest.raises(ValueError, match=r"--run.epochs=1000 for 1,000 steps \(it is 24\)"):
+    with pytest.raises(UserError, match=r"--run.epochs=1000 for 1,000 steps \(it is 24\)"):
         warm(SGD([nn.Parameter(torch.zeros(1))], lr=0.8), cosine, warmup=100, total=24, epochs=24)
-    with pytest.raises(ValueError, match=r"--run.epochs=13 for 260 steps \(it is 1\)"):
+    with pytest.raises(UserError, match=r"--run.epochs=13 for 260 steps \(it is 1\)"):
         warm(SGD([nn.Parameter(torch.zeros(1))], lr=0.8), cosine, warmup=25, total=20, epochs=1)
 
 
@@ -268,9 +269,7 @@ def test_a_loss_that_is_not_finite_names_step_and_images(tmp_path):
     data = Points()
     whole, bad = Points(), Points(bad=20)
     data.train = lambda epoch, **order: (bad if epoch == 1 else whole).train(epoch, **order)
-    with pytest.raises(
-        ValueError, match=r"step \d+: the loss is not finite; ids of its batch: point.*point20"
-    ) as error:
+    with pytest.raises(UserError, match=r"step \d+: the loss is not finite; ids of its batch: point.*point20") as error:
         train_plain(tmp_path, data=data, save_every=0.0)
     step = int(str(error.value).split("step ")[1].split(":")[0])
     weights = load_file(tmp_path / "last" / "model.safetensors")
@@ -283,10 +282,10 @@ def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path):
         def forward(self, points, answers, *_):
             return {"loss": (self.last.bias * 0).sqrt().sum()}  # 0, with an infinite slope
 
-    with pytest.raises(ValueError, match="step 1: the gradient is not finite; ids of its batch: point"):
+    with pytest.raises(UserError, match="step 1: the gradient is not finite; ids of its batch: point"):
         train_plain(tmp_path, task=Steep)
 
-    with pytest.raises(ValueError, match="not finite in fp16, however small the loss is scaled"):
+    with pytest.raises(UserError, match="not finite in fp16, however small the loss is scaled"):
         train_plain(tmp_path / "half", task=Steep, precision="fp16", epochs=20)  # the scaler leaves out every step
 
     class Term(Plane):
@@ -294,13 +293,13 @@ def test_a_gradient_that_is_not_finite_is_never_applied(tmp_path):
             mine = self.last.bias.sum() * math.nan
             return {"loss": mine + 1, "mine": mine.detach(), "other": torch.ones(())}
 
-    with pytest.raises(ValueError, match="the loss is not finite; ids of .*; in the latest step also: mine. "):
+    with pytest.raises(UserError, match="the loss is not finite; ids of .*; in the latest step also: mine. "):
         train_plain(tmp_path / "term", task=Term)
     assert not (tmp_path / "last").exists()
 
 
 def test_unknown_metric_is_named_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r"run.metric is 'BLEU-4', but validation computes: error, images"):
+    with pytest.raises(UserError, match=r"run.metric is 'BLEU-4', but validation computes: error, images"):
         train_toy(tmp_path, metric="BLEU-4")
     assert not (tmp_path / "last").exists()
 
@@ -315,14 +314,14 @@ def test_unknown_metric_is_named_before_training(tmp_path):
     ],
 )
 def test_impossible_settings_are_refused(setting, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         Run(folder="runs/x", **setting)
 
 
 def test_unknown_device_and_empty_data_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="device 'gpu' is not available here"):
+    with pytest.raises(UserError, match="device 'gpu' is not available here"):
         train_plain(tmp_path, device="gpu")
-    with pytest.raises(ValueError, match="no training batch"):
+    with pytest.raises(UserError, match="no training batch"):
         train_plain(tmp_path, data=Points(items=4))
 
 
@@ -331,24 +330,24 @@ def test_source_that_gives_too_few_batches_is_named(tmp_path):
         def __len__(self):
             return 7
 
-    with pytest.raises(ValueError, match="fewer training batches than its length"):
+    with pytest.raises(UserError, match="fewer training batches than its length"):
         train_plain(tmp_path, data=Short())
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path):
     save_weights(Plane(Points()), tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"of another shape: first.bias is \(16,\) in the file, \(8,\) in the model"):
+    with pytest.raises(UserError, match=r"of another shape: first.bias is \(16,\) in the file, \(8,\) in the model"):
         load_weights(Plane(Points(), hidden=8), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["stranger"] = weights.pop("last.bias")
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="missing: last.bias; unexpected: stranger"):
+    with pytest.raises(UserError, match="missing: last.bias; unexpected: stranger"):
         load_weights(Plane(Points()), tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[:-8])
-    with pytest.raises(ValueError, match="not a complete safetensors file"):
+    with pytest.raises(UserError, match="not a complete safetensors file"):
         load_weights(Plane(Points()), tmp_path)
-    with pytest.raises(ValueError, match="model.safetensors is missing"):
+    with pytest.raises(UserError, match="model.safetensors is missing"):
         load_weights(Plane(Points()), tmp_path / "nowhere")
 
 
@@ -370,9 +369,9 @@ def test_weights_are_compared_before_a_model_takes_memory(tmp_path):
         untied = Plane(Points())
         untied.third.weight = nn.Parameter(torch.empty(16, 16))
     check_weights(fitting, tmp_path)
-    with pytest.raises(ValueError, match=r"of another shape: first.bias is \(16,\) in the file, \(8,\) in the model"):
+    with pytest.raises(UserError, match=r"of another shape: first.bias is \(16,\) in the file, \(8,\) in the model"):
         check_weights(other, tmp_path)
-    with pytest.raises(ValueError, match=r"missing: (second|third).weight$"):
+    with pytest.raises(UserError, match=r"missing: (second|third).weight$"):
         check_weights(untied, tmp_path)
 
 
@@ -517,7 +516,7 @@ def test_every_schedule_of_torch_gets_the_number_of_steps_under_its_name(warmup,
 def test_a_schedule_that_follows_a_metric_or_the_momentum_is_told():
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8, momentum=0.9)
     for warmup in (0, 5):
-        with pytest.raises(ValueError, match="schedule: ReduceLROnPlateau follows a metric"):
+        with pytest.raises(UserError, match="schedule: ReduceLROnPlateau follows a metric"):
             warm(optimizer, partial(ReduceLROnPlateau, factor=0.5), warmup=warmup, total=20)
         assert changes_momentum(warm(optimizer, partial(OneCycleLR, max_lr=1.0), warmup=warmup, total=20))
         kept = partial(OneCycleLR, max_lr=1.0, cycle_momentum=False)
@@ -537,7 +536,7 @@ def test_schedules_of_ones_own_and_in_sequence():
 
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
     assert isinstance(warm(optimizer, lambda some, steps: Halving(some), warmup=5, total=20), SequentialLR)
-    with pytest.raises(ValueError, match="run.warmup cannot be put before a SequentialLR: set it to 0"):
+    with pytest.raises(UserError, match="run.warmup cannot be put before a SequentialLR: set it to 0"):
         warm(optimizer, sequence, warmup=5, total=20)
     assert isinstance(warm(optimizer, sequence, warmup=0, total=20), SequentialLR)
 
@@ -545,7 +544,7 @@ def test_schedules_of_ones_own_and_in_sequence():
 @pytest.mark.compile
 def test_a_machine_without_compiler_is_told_so(tmp_path):
     without = {"cpp.cxx": (None, "no-such-compiler"), "force_disable_caches": True}
-    with torch._inductor.config.patch(without), pytest.raises(ValueError, match=r"run\.compile: .*No working C\+\+"):
+    with torch._inductor.config.patch(without), pytest.raises(UserError, match=r"run\.compile: .*No working C\+\+"):
         train_plain(tmp_path, compile=True)
 
 
@@ -606,7 +605,7 @@ def test_precision_is_chosen_once(tmp_path, monkeypatch):
     train_plain(tmp_path, epochs=2)
     assert json.loads((tmp_path / "last" / "position.json").read_text())["plan"]["precision"] == "fp32"
     train_plain(tmp_path, epochs=3, precision="fp32")
-    with pytest.raises(ValueError, match="precision was fp32, is bf16"):
+    with pytest.raises(UserError, match="precision was fp32, is bf16"):
         train_plain(tmp_path, epochs=3, precision="bf16")
     train_plain(tmp_path / "new", epochs=1)
     assert json.loads((tmp_path / "new" / "last" / "position.json").read_text())["plan"]["precision"] == "bf16"

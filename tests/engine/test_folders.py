@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vision_attn.engine.run_folder.folders import MARK, lock_folder, replacing_folder, settle, unsettled, workplace
+from vision_attn.system.errors import UserError
 
 
 def test_a_killed_swap_is_finished_from_every_state(tmp_path):
@@ -89,16 +90,16 @@ def test_a_foreign_folder_of_our_temporary_name_is_refused(tmp_path, kind):
     if kind == "link":
         place.symlink_to(elsewhere)
     before = {path: path.is_file() and path.read_text() for path in tmp_path.rglob("*")}
-    with pytest.raises(ValueError, match=f"^{place} is not of vision-attn.*give it another name$"):
+    with pytest.raises(UserError, match=f"^{place} is not of vision-attn.*give it another name$"):
         settle(tmp_path / "last")
-    with pytest.raises(ValueError, match="is not of vision-attn"), replacing_folder(tmp_path / "last"):
+    with pytest.raises(UserError, match="is not of vision-attn"), replacing_folder(tmp_path / "last"):
         raise AssertionError("nothing is to be written")
     assert {path: path.is_file() and path.read_text() for path in tmp_path.rglob("*")} == before
 
 
 def test_a_file_of_the_name_of_the_lock_that_is_no_lock_is_refused(tmp_path):
     (tmp_path / ".lock").write_text("my passwords")
-    with pytest.raises(ValueError, match=r"\.lock is no lock of vision-attn"), lock_folder(tmp_path):
+    with pytest.raises(UserError, match=r"\.lock is no lock of vision-attn"), lock_folder(tmp_path):
         raise AssertionError("it is not locked")
     assert (tmp_path / ".lock").read_text() == "my passwords"
 
@@ -109,7 +110,7 @@ def test_a_folder_that_cannot_be_written_leaves_both_before_it(tmp_path):
             (part / "content").write_text(str(number))
     full = OSError(errno.ENOSPC, "No space left on device")
     said = f"^{tmp_path}/last could not be written .*No space.*what was saved before is still intact"
-    for error, expected in ((full, pytest.raises(ValueError, match=said)), (KeyError(), pytest.raises(KeyError))):
+    for error, expected in ((full, pytest.raises(UserError, match=said)), (KeyError(), pytest.raises(KeyError))):
         with expected, replacing_folder(tmp_path / "last", before=tmp_path / "previous") as part:
             (part / "content").write_text("3")
             raise error
@@ -119,7 +120,7 @@ def test_a_folder_that_cannot_be_written_leaves_both_before_it(tmp_path):
 
 def test_the_lock_goes_with_the_run_and_no_two_hold_it(tmp_path):
     with lock_folder(tmp_path / "run"):
-        with pytest.raises(ValueError, match=f"being trained by process {os.getpid()}"), lock_folder(tmp_path / "run"):
+        with pytest.raises(UserError, match=f"being trained by process {os.getpid()}"), lock_folder(tmp_path / "run"):
             pass
         assert (tmp_path / "run" / ".lock").exists()
     assert not list((tmp_path / "run").iterdir())

@@ -31,6 +31,7 @@ from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -136,10 +137,10 @@ def test_what_differs_in_another_way_does_not_fit(tmp_path):
     before.export(tmp_path)
     sizes = after.extend(tmp_path)
     wider = partial(MODELS["soft"], word_size=10)  # which is the number of words in the file
-    with pytest.raises(ValueError, match=r"of another shape: .*embedding.weight is \(10, 8\) .*, \(13, 10\) in"):
+    with pytest.raises(UserError, match=r"of another shape: .*embedding.weight is \(10, 8\) .*, \(13, 10\) in"):
         load_weights(Quiet(after, encoder=SmallestEncoder(), model=wider), tmp_path, another=True, sizes=sizes)
     fits = Quiet(after, encoder=SmallestEncoder(), model=MODELS["soft"])
-    with pytest.raises(ValueError, match="of another shape: .*embedding.weight"):
+    with pytest.raises(UserError, match="of another shape: .*embedding.weight"):
         load_weights(fits, tmp_path, another=True)
 
 
@@ -186,11 +187,11 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
     assert again.task.arguments["beams"] == 7 and again.task.arguments["max_words"] == 6
     whole = read(CONFIGS / "sat_soft_scenes.yaml", start)
     assert whole.task.arguments["model"].arguments["hidden_size"] != 8, "a config with a task of its own keeps it"
-    with pytest.raises(ValueError, match="nowhere does not exist: give the folder of a run"):
+    with pytest.raises(UserError, match="nowhere does not exist: give the folder of a run"):
         read(CONFIGS / "finetune_photographs.yaml", ["--run.start_from=nowhere"])
     written = tmp_path / "first/best/config.yaml"
     written.write_text(written.read_text().replace("vision_attn.encoders.convnet.ConvNet", "mine.Encoder"))
-    with pytest.raises(ValueError, match="config.yaml names classes of another package: copy its task into .*finetune"):
+    with pytest.raises(UserError, match="config.yaml names classes of another package: copy its task into .*finetune"):
         read(CONFIGS / "finetune_photographs.yaml", start)
 
 

@@ -15,6 +15,7 @@ from vision_attn.explain.captioners.image_tokens import find_tokens
 from vision_attn.explain.libraries.opening import Model, open_model
 from vision_attn.explain.look import look
 from vision_attn.explain.tokens import Grid
+from vision_attn.system.errors import UserError
 
 QUERIES = 9
 """Which would make a square, and none of the image."""
@@ -106,7 +107,7 @@ def test_queries_that_stand_for_the_image(texts: tuple[str, ...], tmp_path: Path
     expected = torch.stack([step[1][0, 1, -1, :QUERIES] @ to_patches for step in steps])
     assert len(seen.words) == len(steps) and to_patches.shape == (QUERIES, 17) and seen.alpha.std() > 1e-4
     torch.testing.assert_close(seen.alpha, expected[:, 1:].unflatten(1, (4, 4)), rtol=1e-4, atol=1e-6)
-    with pytest.raises(ValueError, match="9 queries stand for the image in this model: it has attention alone"):
+    with pytest.raises(UserError, match="9 queries stand for the image in this model: it has attention alone"):
         look(model, picture, texts=texts, method="relevance")
 
 
@@ -128,7 +129,7 @@ def test_which_keys_are_the_image() -> None:
     picture = find_tokens(Record(first), shapes, 3, given=2).picture(torch.arange(18.0))
     assert picture.tolist() == torch.arange(1.0, 16).view(3, 5).tolist()
     for some in (own, generated("words", [9, 10, 11], first=9), first[:2]):  # 9 - 1 would make a square and four more
-        with pytest.raises(ValueError, match=r"cross-attention to the image \(BLIP\), with its tokens .*\(GIT\)"):
+        with pytest.raises(UserError, match=r"cross-attention to the image \(BLIP\), with its tokens .*\(GIT\)"):
             find_tokens(Record(some), shapes, 3)
-    with pytest.raises(ValueError, match="no layer of this model attends to the image"):
+    with pytest.raises(UserError, match="no layer of this model attends to the image"):
         find_tokens(Record(own), shapes, 3, given=9)

@@ -30,6 +30,7 @@ from vision_attn.explain.look import look
 from vision_attn.models.policies import Anywhere
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import explainer_of_run
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
@@ -166,7 +167,7 @@ def test_models_of_transformers_in_python(kind: str, photographs: Path, tmp_path
     if kind == "clip":
         result = model.look(file, ["a cat", "the dog"])
         assert result.words == ["a cat", "the dog"] and "Where each text matches" in result.page()
-        with pytest.raises(ValueError, match="compares images with texts: give a text"):
+        with pytest.raises(UserError, match="compares images with texts: give a text"):
             model.look(file)
     else:
         result = model.look(file, method="relevance")
@@ -183,12 +184,12 @@ def test_a_run_is_looked_into_in_python(photographs: Path, tmp_path: Path) -> No
     horse = Image.open("docs/photographs/horse.jpg")  # not square: both see the same part of it
     assert model.look(horse).log_prob == model.caption(horse).log_prob
     assert torch.equal(model.look(file, head=1).alpha, result.layers[:, 0, 1])
-    with pytest.raises(ValueError, match="leave method, layer and text out"):
+    with pytest.raises(UserError, match="leave method, layer and text out"):
         model.look(file, method="rollout")
-    with pytest.raises(ValueError, match="run holds its weights: leave weights out"):
+    with pytest.raises(UserError, match="run holds its weights: leave weights out"):
         vision_attn.load(run, weights="none")
     with pytest.raises(
-        ValueError, match=r"does not see whole photographs: vision-attn classify weights/ram_cluttered60"
+        UserError, match=r"does not see whole photographs: vision-attn classify weights/ram_cluttered60"
     ):
         vision_attn.load("weights/ram_cluttered60").look(file)
 
@@ -200,14 +201,14 @@ def test_mistakes_in_python_say_what_to_do(tiny: str, photographs: Path) -> None
         ("timm:nothing", "timm:nothing cannot be opened"),
         ("runs/missing", "runs/missing does not exist"), ("hf://none", "give hf://USER/NAME"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             vision_attn.load(name)
     model = vision_attn.load(tiny, trust=["tiny_model"])
-    with pytest.raises(ValueError, match="there is no method 'Grad-CAM'; choose one of auto, attention, .*, grad-cam"):
+    with pytest.raises(UserError, match="there is no method 'Grad-CAM'; choose one of auto, attention, .*, grad-cam"):
         model.look(photographs / "0.png", method="Grad-CAM")
-    with pytest.raises(ValueError, match="there is no layer 3"):
+    with pytest.raises(UserError, match="there is no layer 3"):
         model.look(photographs / "0.png", layer=3)
-    with pytest.raises(ValueError, match=r"missing.png: no such file"):
+    with pytest.raises(UserError, match=r"missing.png: no such file"):
         model.look(photographs / "missing.png")
 
 
@@ -267,7 +268,7 @@ def test_an_encoder_shows_the_attention_of_its_last_layer(name: str, photographs
     last = seen.layers[-1] if "swin" in name else seen.layers[:, -1]
     assert seen.method == "attention" and torch.equal(seen.alpha, last.mean(dim=1))
     for method in ("relevance", "grad-cam"):
-        with pytest.raises(ValueError, match="explains an answer, and this model has none: choose rollout, or a layer"):
+        with pytest.raises(UserError, match="explains an answer, and this model has none: choose rollout, or a layer"):
             look(model, picture, method=method)
 
 
@@ -532,7 +533,7 @@ def test_an_answer_that_sees_the_question_alone_has_no_map(photographs: Path, tm
 
     model = captioner(tmp_path / "model", make)
     for method in ("attention", "relevance"):
-        with pytest.raises(ValueError, match="no layer of this model attends to the image"):
+        with pytest.raises(UserError, match="no layer of this model attends to the image"):
             look(model, Image.open(photographs / "0.png"), texts=["a photo of cat"], method=method)
 
 
@@ -541,7 +542,7 @@ def test_another_number_of_classes_than_of_scores_is_a_mistake(tiny: str, photog
     from vision_attn.explain.look import look
 
     model = open_model(tiny, trust=True)
-    with pytest.raises(ValueError, match="4 names of classes, but 3 scores"):
+    with pytest.raises(UserError, match="4 names of classes, but 3 scores"):
         look(model._replace(classes=("none", *model.classes)), Image.open(photographs / "0.png"))
 
 
@@ -632,7 +633,7 @@ def test_without_network_it_says_which_file_to_give(
     monkeypatch.setattr("vision_attn.system.hub.getproxies", dict)
     monkeypatch.setattr(socket, "create_connection", offline)
     monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked though it is not there"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         vision_attn.load(name)
     assert not constants.HF_HUB_OFFLINE
     assert main(["look", name, str(photographs / "0.png"), "--out", str(tmp_path / "out")]) == 1
@@ -720,9 +721,9 @@ def test_batches_of_scenes_depend_on_their_number_alone() -> None:
     assert len(batches) == len(source) == 3 and torch.equal(batches[2].images, last.images)
     parts = [next(source.train(1, seed=3, rank=rank, world=2)) for rank in range(2)]
     assert torch.equal(parts[1].labels, batches[0].labels[1::2])
-    with pytest.raises(ValueError, match="unknown split .all."):
+    with pytest.raises(UserError, match="unknown split .all."):
         next(source.split("all"))
-    with pytest.raises(ValueError, match="targets: batch_size=0"):
+    with pytest.raises(UserError, match="targets: batch_size=0"):
         Targets(batch_size=0)
 
 
@@ -732,7 +733,7 @@ def test_a_classifier_of_glimpses_is_not_looked_into(glimpses: int, side: int) -
     source = Source()
     source.image_shape, source.num_classes = (3, side, side), 4
     task = Classification(source, model=partial(RAM, num_glimpses=glimpses, policy=Anywhere))
-    with pytest.raises(ValueError, match="does not see whole photographs"):
+    with pytest.raises(UserError, match="does not see whole photographs"):
         explainer_of_run(task, source, "run", torch.device("cpu"))
 
 
@@ -770,7 +771,7 @@ def test_words_of_a_tokenizer_that_cleans_up_spaces_keep_their_tokens() -> None:
 def test_a_text_for_a_model_without_an_answer_is_refused(photographs: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 4, 4))
     model = Model(module, "encoder", lambda picture: {"input": torch.rand(1, 3, 32, 32)})
-    with pytest.raises(ValueError, match="this model has no answer: leave the text out"):
+    with pytest.raises(UserError, match="this model has no answer: leave the text out"):
         look(model, Image.open(photographs / "0.png"), texts=["a zebra"])
 
 
@@ -783,7 +784,7 @@ def test_random_weights_of_torchvision_have_maps(photographs: Path) -> None:
 def test_a_function_that_needs_arguments_is_refused(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     (tmp_path / "needy.py").write_text(MODULE + "\n\ndef needs(x):\n    return x\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="needy:needs must be a function that needs no arguments .missing a required"):
+    with pytest.raises(UserError, match="needy:needs must be a function that needs no arguments .missing a required"):
         vision_attn.load("needy:needs", trust="needy")
     vision_attn.load("needy:make", trust="needy", weights="none")
     assert "random weights" not in caplog.text

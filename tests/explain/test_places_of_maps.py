@@ -22,6 +22,7 @@ from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import recorded
 from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.explain.tokens import Grid, known_grid
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "look.md"
@@ -100,7 +101,7 @@ def test_latents_have_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     described = PretrainedCaptioning(model, Settings(max_words=3)).describe(pictures)
     assert all(one.words and one.alpha is None for one in described)
     assert caplog.text.count("captions have no maps: the tokens of the image") == 1
-    with pytest.raises(ValueError, match="do not change where the image does .latents of a resampler"):
+    with pytest.raises(UserError, match="do not change where the image does .latents of a resampler"):
         look(model, pictures[0])
 
 
@@ -129,9 +130,9 @@ def test_a_masked_autoencoder_of_another_kind_is_refused(tmp_path: Path) -> None
         return hf.HieraForPreTraining(config), lambda hf, _: hf.ViTImageProcessor(size={"height": 64, "width": 64})
 
     model, picture = open_model(saved(tmp_path / "model", make)), squares()[0]
-    with pytest.raises(ValueError, match="gives the same image another answer each time"):
+    with pytest.raises(UserError, match="gives the same image another answer each time"):
         look(model, picture)
-    with pytest.raises(ValueError, match="gives the same image another answer each time"):
+    with pytest.raises(UserError, match="gives the same image another answer each time"):
         AnswerSubject(model).methods(model.inputs(picture)["pixel_values"][0])
 
 
@@ -164,12 +165,12 @@ def test_patches_in_another_order_have_no_map() -> None:
             assert look(model, picture).method == "relevance"
         else:
             assert look(model, picture).method == "grad-cam"  # of the patches before they are put in another order
-            with pytest.raises(ValueError, match="no layer of this model attends to the whole image"):
+            with pytest.raises(UserError, match="no layer of this model attends to the whole image"):
                 look(model, picture, method="attention")
 
 
 def test_a_model_that_drops_out_at_random_is_refused() -> None:
-    with pytest.raises(ValueError, match="drops out at random"):
+    with pytest.raises(UserError, match="drops out at random"):
         look(classifier(Tokens(drop=0.5)), squares()[0])
     model, state = classifier(Tokens()), torch.get_rng_state()
     look(model, squares()[0])
@@ -243,7 +244,7 @@ def test_whether_a_map_is_in_place() -> None:
     assert in_place(lambda picture: cells(picture, 8, 4), (240, 80)) and in_place(lambda _: torch.ones(3, 5, 5))
     mixed = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
     assert not in_place(lambda picture: (cells(picture, 8, 8).flatten(1) @ mixed).view(3, 8, 8))
-    with pytest.raises(ValueError, match="another answer each time"):
+    with pytest.raises(UserError, match="another answer each time"):
         in_place(lambda _: torch.rand(3, 5, 5))
     assert len(marked_pictures((300, 100), 0, (3, 3))) == 10
 
@@ -287,7 +288,7 @@ def test_odd_values_in_a_folder_are_one_line(key: str, value: Any, said: str, tm
         tree = json.loads(file.read_text())
         if key in tree or (key in ("id2label",) and file.name == "config.json"):
             file.write_text(json.dumps(tree | {key: value}))
-    with pytest.raises(ValueError, match=said) as error:
+    with pytest.raises(UserError, match=said) as error:
         look(open_model(name), squares()[0])
     assert "\n" not in str(error.value) and len(str(error.value)) < 700
 
@@ -297,5 +298,5 @@ def test_an_odd_auto_map_changes_nothing_of_a_known_model(value: Any, tmp_path: 
     name = saved(tmp_path / "model", vit)
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": value, "architectures": ["Unknown"]}))
-    with pytest.raises(ValueError, match="Unknown, which is none of this version|cannot be opened"):
+    with pytest.raises(UserError, match="Unknown, which is none of this version|cannot be opened"):
         open_model(name)

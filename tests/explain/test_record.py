@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.architectures import ARCHITECTURES, HEADS, TEXT, hf_blip, hf_llava
 from vision_attn.explain.record import record_attention
+from vision_attn.system.errors import UserError
 
 
 def tensors(output: Any) -> list[Tensor]:
@@ -246,30 +247,30 @@ def test_the_rows_of_a_long_sequence_take_little_memory(dtype) -> None:
 def test_models_that_hide_their_attention_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     scripted = torch.jit.trace(model, torch.zeros(1, 2))
-    with pytest.raises(ValueError, match="is a TorchScript module"), record_attention(scripted):
+    with pytest.raises(UserError, match="is a TorchScript module"), record_attention(scripted):
         pass
     model[0]._compiled_call_impl = model[0]._call_impl  # what `compile` sets, which would import the compiler
-    with pytest.raises(ValueError, match="0 is compiled, and compiled code hides its attention: give the model before"):
+    with pytest.raises(UserError, match="0 is compiled, and compiled code hides its attention: give the model before"):
         record_attention(model).__enter__()
 
 
 @pytest.mark.compile
 def test_compiled_models_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="the model is compiled, and .*: give its `_orig_mod`"):
+    with pytest.raises(UserError, match="the model is compiled, and .*: give its `_orig_mod`"):
         record_attention(torch.compile(model)).__enter__()
     model.forward = torch.compile(model.forward)
-    with pytest.raises(ValueError, match="the model is compiled"):
+    with pytest.raises(UserError, match="the model is compiled"):
         record_attention(model).__enter__()
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].compile()
-    with pytest.raises(ValueError, match="0 is compiled"):
+    with pytest.raises(UserError, match="0 is compiled"):
         record_attention(model).__enter__()
 
 
 def test_mistakes_are_named() -> None:
     model, x = Toy(), normal(1, 1, 3, 2)
-    with record_attention(model, queries=5), pytest.raises(ValueError, match="has 3 queries, none with the number 5"):
+    with record_attention(model, queries=5), pytest.raises(UserError, match="has 3 queries, none with the number 5"):
         model(x, x, x)
     with record_attention(model) as record:
         model(x, x, x)

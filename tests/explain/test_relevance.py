@@ -22,6 +22,7 @@ from vision_attn.explain.relevance import (
     rollout,
 )
 from vision_attn.explain.tokens import Grid, ImageAttention, grid_of, map_shapes
+from vision_attn.system.errors import UserError
 
 
 def attention(queries: int, keys: int, seed: int, heads: int = 3) -> Attention:
@@ -127,7 +128,7 @@ def test_windows_are_not_whole_images() -> None:
     model = torchvision.models.SwinTransformer([4, 4], 16, [2, 2], [2, 4], [4, 4], num_classes=5).eval()
     with torch.no_grad(), map_shapes(model) as shapes, record_attention(model, queries="all") as record:
         model(images())
-    with pytest.raises(ValueError, match="no layer of this model attends to the whole image"):
+    with pytest.raises(UserError, match="no layer of this model attends to the whole image"):
         ImageAttention(record, shapes, 2)
 
 
@@ -230,7 +231,7 @@ def test_of_a_model_in_stages_no_products_are_taken() -> None:
     picture = Image.effect_noise((32, 32), 60).convert("RGB")
     assert look(model, picture).method == "grad-cam" and look(model, picture).alpha.shape == (1, 4, 4)
     for method in ("rollout", "relevance"):
-        with pytest.raises(ValueError, match="this model merges tokens between its stages"):
+        with pytest.raises(UserError, match="this model merges tokens between its stages"):
             look(model, picture, method=method)
     assert look(model, picture, layer=-1).alpha.shape == (1, 4, 4)
 
@@ -253,13 +254,13 @@ def test_parts_of_an_attention_are_no_maps_of_the_image() -> None:
 
 def test_mistakes_are_named() -> None:
     one = attention(3, 4, 0)
-    with pytest.raises(ValueError, match="layer 0 has 3 rows of 4 keys: this needs self-attention, recorded with"):
+    with pytest.raises(UserError, match="layer 0 has 3 rows of 4 keys: this needs self-attention, recorded with"):
         rollout([one])
     one = attention(3, 3, 0)
     one.gradient = None
-    with pytest.raises(ValueError, match="layer 0 has no gradient: record with gradients=True"):
+    with pytest.raises(UserError, match="layer 0 has no gradient: record with gradients=True"):
         relevance([one])
-    with pytest.raises(ValueError, match="no attention was recorded"):
+    with pytest.raises(UserError, match="no attention was recorded"):
         relevance([])
-    with pytest.raises(ValueError, match="the model has no layer 'body'"), activation_of(nn.ReLU(), "body"):
+    with pytest.raises(UserError, match="the model has no layer 'body'"), activation_of(nn.ReLU(), "body"):
         pass

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vision_attn.explain.libraries.image_sizes import image_size, timm_settings
 from vision_attn.explain.libraries.opening import _torchvision, open_model
 from vision_attn.explain.look import look
+from vision_attn.system.errors import UserError
 
 SMALL = {"patch_size": 16, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 5}
 
@@ -46,7 +47,7 @@ def test_the_first_that_says_it_is_believed(model: nn.Module, size: tuple[int, i
 
 @pytest.mark.parametrize("wrong", ["32", 0, (32,), (32, -1), 1.5])
 def test_a_resolution_that_is_none(wrong: object) -> None:
-    with pytest.raises(ValueError, match=r"`resolution` must be a number of pixels, or \(rows, columns\), not"):
+    with pytest.raises(UserError, match=r"`resolution` must be a number of pixels, or \(rows, columns\), not"):
         image_size(Told(resolution=wrong))
 
 
@@ -87,7 +88,7 @@ def test_a_size_that_a_model_does_not_say(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "silent", module)
     model = open_model("silent:make", trust=True)
     said = r"fails on an image of 224 x 224 pixels \(expected 48 x 96\): if it takes another size, set its attribute"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UserError, match=said):
         look(model, Image.new("RGB", (50, 50)))
 
 

@@ -28,6 +28,7 @@ from vision_attn.export.onnx import export
 from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
@@ -226,5 +227,5 @@ def test_what_cannot_be_exported_says_why(tmp_path) -> None:
     source = Source()
     source.image_shape, source.num_classes = (1, 0, 0), 4
     task = Classification(source, model=partial(RAM, num_glimpses=2, first="centre")).eval()
-    with pytest.raises(ValueError, match="takes images of any size, which cannot be exported"):
+    with pytest.raises(UserError, match="takes images of any size, which cannot be exported"):
         export(task, tmp_path)

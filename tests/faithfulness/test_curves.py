@@ -6,6 +6,7 @@ from torch import Tensor
 
 from vision_attn.faithfulness.curves import best_order, perturbation_curves
 from vision_attn.metrics.perturbations import constant
+from vision_attn.system.errors import UserError
 
 
 def brightness(images: Tensor) -> Tensor:
@@ -29,7 +30,7 @@ def test_an_empty_image_is_of_the_mean_colour_by_default() -> None:
     curves = perturbation_curves(lambda images: images[:, 1].mean(dim=(1, 2)), image, torch.rand(3, 3), steps=9)
     torch.testing.assert_close(curves.deletion[[0, -1]], image[1].mean().expand(2))
     assert len(curves.insertion) == 10 and curves.insertion.std() > 0
-    with pytest.raises(ValueError, match="steps is 0, but must be at least 1"):
+    with pytest.raises(UserError, match="steps is 0, but must be at least 1"):
         perturbation_curves(brightness, image, torch.rand(3, 3), steps=0)
 
 

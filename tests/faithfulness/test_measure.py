@@ -36,6 +36,7 @@ from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
 from vision_attn.results import faithfulness as results_module
 from vision_attn.results.faithfulness import measure
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.subjects import subject_of_run
 
@@ -283,11 +284,11 @@ def test_runs_are_measured_with_the_methods_that_suit_them(config: str, expected
         assert np.isfinite(numbers).all(), name
     assert found.save(tmp_path / "page.html").read_text().count("<table") == 2
     assert found.save(tmp_path / "page.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="text"):
+    with pytest.raises(UserError, match="text"):
         model.measure(photographs(1), "red")
     own = model.measure(number=2, methods="occlusion", best=0, sanity=0, steps=1, fill="mean")
     assert own.numbers["images"] == 2 and (config != "ram_mnist28" or 0 < own.numbers["uniform"]["mass"] <= 1)
-    with pytest.raises(ValueError, match="is not of drawn images: name photographs"):
+    with pytest.raises(UserError, match="is not of drawn images: name photographs"):
         OwnImages(model.task, Source(), "runs/mine", 2)
 
 
@@ -312,7 +313,7 @@ def test_boxes_are_of_answers_that_share_a_word_with_the_category(tmp_path: Path
     file.write_text(json.dumps(content))
     assert len(Boxes(file).of("a.jpg", "centre")("anything")) == 2
     file.write_text("[]")
-    with pytest.raises(ValueError, match="boxes.json holds no boxes in COCO's format"):
+    with pytest.raises(UserError, match="boxes.json holds no boxes in COCO's format"):
         Boxes(file)
 
 
@@ -366,7 +367,7 @@ def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
     assert AttentionCorrectness((4, 8)).inside([whole]).view(4, 8).tolist() == (pixels[5::10, 5::10] == 1).tolist()
     content["annotations"][0]["segmentation"] = {"size": [80, 40], "counts": [0, 3200]}
     file.write_text(json.dumps(content | {"annotations": [content["annotations"][0]]}))
-    with pytest.raises(ValueError, match="masks.json .*a mask has the size .80, 40., its photograph .40, 80."):
+    with pytest.raises(UserError, match="masks.json .*a mask has the size .80, 40., its photograph .40, 80."):
         Boxes(file)
 
 

@@ -14,6 +14,7 @@ from vision_attn.models.ram import RAM
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 
 WORDS = torch.tensor([[[3, 4, 1], [5, 1, 0]], [[3, 1, 0], [1, 0, 0]]])
 
@@ -81,7 +82,7 @@ def test_all_weights_are_cast_by_one_operation(monkeypatch) -> None:
         loss.backward()
     assert counted["vision_attn::cast_all"] == 2
     assert all(weight is before[name] for name, weight in model.named_parameters())
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError):
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UserError):
         model(inputs[0], inputs[1].repeat(1, 1, 99))
     assert all(weight is before[name] for name, weight in model.named_parameters())
 

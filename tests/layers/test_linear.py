@@ -5,6 +5,7 @@ import torch
 
 from tests.ways import prepared
 from vision_attn.layers.linear import Linear, Rectified
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways", "onednn_for_small_products")
 
@@ -25,5 +26,5 @@ def test_keys_of_a_layer_are_those_of_torchs():
 
 
 def test_sizes_below_one_are_refused():
-    with pytest.raises(ValueError, match="a layer of 2 inputs and 0 outputs: both must be at least 1"):
+    with pytest.raises(UserError, match="a layer of 2 inputs and 0 outputs: both must be at least 1"):
         Linear(2, 0)

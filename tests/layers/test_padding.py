@@ -24,6 +24,7 @@ from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 
 V, D, H = 9, 5, 6
 SIZES = (3, 11, 1, 8)  # numbers of regions
@@ -156,8 +157,8 @@ def test_models_without_padding_take_zeros_for_vectors() -> None:
 
 def test_captioners_that_would_read_padding_refuse_it() -> None:
     for model in (RNNsearch(V, D), CTC(V, D)):
-        with pytest.raises(ValueError, match=rf"{type(model).__name__} cannot leave out padding.*grid=\[1,36\]"):
+        with pytest.raises(UserError, match=rf"{type(model).__name__} cannot leave out padding.*grid=\[1,36\]"):
             model.leave_out_padding()
-    with pytest.raises(ValueError, match="LocalPredictive counts regions"):
+    with pytest.raises(UserError, match="LocalPredictive counts regions"):
         attends(V, D, score=LocalPredictive).leave_out_padding()
     assert Soft().pads is False

@@ -11,6 +11,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from tests.engine.test_capture import TapeGraph
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics.cider import AT_ONCE, CiderD, ReferenceTable, padded, word_ids
+from vision_attn.system.errors import UserError
 
 Captions = list[list[str]]
 
@@ -135,9 +136,9 @@ def test_only_ngrams_of_several_images_are_stored():
 
 
 def test_what_cannot_be_scored_is_refused():
-    with pytest.raises(ValueError, match="at least two images, not 1"):
+    with pytest.raises(UserError, match="at least two images, not 1"):
         CiderD().count([[[3, 1]]])
-    with pytest.raises(ValueError, match="no document frequencies"):
+    with pytest.raises(UserError, match="no document frequencies"):
         CiderD()(torch.tensor([[[3, 1]]]), torch.tensor([[[3, 1]]]))
 
 

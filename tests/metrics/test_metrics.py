@@ -31,6 +31,7 @@ from vision_attn.metrics.coco import isolated, scorers
 from vision_attn.metrics.coco.captions import write_tokens
 from vision_attn.metrics.coco.java import jar
 from vision_attn.metrics.evaluators import Motion
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.processes
 # Each of these ends a line to Java, to Python or to both.
@@ -392,17 +393,17 @@ def test_spice_answers_are_averaged(spice_files, fake_java):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="there is no metric 'BLEU': choose from BLEU-1"):
+    with pytest.raises(UserError, match="there is no metric 'BLEU': choose from BLEU-1"):
         caption_metrics({1: "a"}, {1: ["a"]}, names=["BLEU"])
-    with pytest.raises(ValueError, match="no captions to score"):
+    with pytest.raises(UserError, match="no captions to score"):
         caption_metrics({}, {1: ["a"]})
-    with pytest.raises(ValueError, match="image 7 has a caption to score but no reference"):
+    with pytest.raises(UserError, match="image 7 has a caption to score but no reference"):
         caption_metrics({7: "a"}, {"7": ["a"]})
-    with pytest.raises(ValueError, match="image 7 has a caption to score but no reference"):
+    with pytest.raises(UserError, match="image 7 has a caption to score but no reference"):
         caption_metrics({7: "a"}, {7: []})
-    with pytest.raises(ValueError, match="image 7: the caption must be a string and its references a list"):
+    with pytest.raises(UserError, match="image 7: the caption must be a string and its references a list"):
         caption_metrics({7: "a"}, {7: "a dog"})
-    with pytest.raises(ValueError, match="no image has a reference caption with a word"):
+    with pytest.raises(UserError, match="no image has a reference caption with a word"):
         caption_metrics({7: "a"}, {7: ["..."]}, names=["BLEU-1"])
 
 
@@ -464,9 +465,9 @@ def test_a_map_of_zeros_is_a_miss():
 def test_attention_mistakes_and_nothing():
     correctness = AttentionCorrectness((4, 4))
     assert correctness.compute() == dict.fromkeys(["pointing", "pointing_uniform", "mass", "mass_uniform"], 0)
-    with pytest.raises(ValueError, match=r"alpha is \(1, 16\), but there are 2 words and 16 regions"):
+    with pytest.raises(UserError, match=r"alpha is \(1, 16\), but there are 2 words and 16 regions"):
         correctness.update(["a", "dog"], peaks(0), {})
-    with pytest.raises(ValueError, match=r"alpha is \(1, 9\), but there are 1 words and 16 regions"):
+    with pytest.raises(UserError, match=r"alpha is \(1, 9\), but there are 1 words and 16 regions"):
         correctness.update(["dog"], peaks(0, of=9), {})
 
 

@@ -12,6 +12,7 @@ from vision_attn.criteria.reinforce_attention import ReinforceAttention
 from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -102,7 +103,7 @@ def test_the_glimpses_of_a_character_are_one_sample() -> None:
 
 
 def test_columns_of_pixels_are_asked_for() -> None:
-    with pytest.raises(ValueError, match="columns of pixels"):
+    with pytest.raises(UserError, match="columns of pixels"):
         build()(torch.rand(B, X, Y + 1), WORDS)
 
 

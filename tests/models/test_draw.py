@@ -8,6 +8,7 @@ import torch
 from tests import references_draw
 from tests.ways import prepared
 from vision_attn.models.draw import DRAW, ReadImage, ReadPatch, WriteImage, WritePatch, divergence
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -115,7 +116,7 @@ def test_samples_are_what_the_decoder_makes_of_the_prior():
 
 def test_samples_follow_the_seed():
     model = build()
-    with pytest.raises(ValueError, match="num_steps is 0, but must be from 1"):
+    with pytest.raises(UserError, match="num_steps is 0, but must be from 1"):
         model.sample(3, 0)
     first, again, other = (model.sample(3, generator=torch.Generator().manual_seed(seed)) for seed in (5, 5, 6))
     assert len(first.canvases) == T and torch.equal(first.canvases[-1], again.canvases[-1])
@@ -149,5 +150,5 @@ def test_bfloat16_keeps_the_bound_in_float32():
 
 
 def test_zero_time_steps_are_refused():
-    with pytest.raises(ValueError, match="num_steps is 0"):
+    with pytest.raises(UserError, match="num_steps is 0"):
         build(num_steps=0)

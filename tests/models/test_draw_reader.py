@@ -11,6 +11,7 @@ from tests.ways import prepared
 from tests.whole_runs import two_steps
 from vision_attn.models.convolutions import Context, PatchFeatures
 from vision_attn.models.draw import DRAWReader
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 
@@ -158,12 +159,12 @@ def test_what_it_reads():
 
 
 def test_it_needs_at_least_one_glimpse():
-    with pytest.raises(ValueError, match="num_glimpses is 0"):
+    with pytest.raises(UserError, match="num_glimpses is 0"):
         build(num_glimpses=0)
 
 
 def test_a_deterministic_model_has_one_value_of_at_test():
-    with pytest.raises(ValueError, match="at_test is copies, but DRAWReader samples no glimpses"):
+    with pytest.raises(UserError, match="at_test is copies, but DRAWReader samples no glimpses"):
         Classification(Nothing(), model=DRAWReader, at_test="copies")
 
 

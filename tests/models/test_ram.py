@@ -15,6 +15,7 @@ from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, ContextLSTM, GlimpseNetwork, Rectifier
 from vision_attn.models.vit import VisionTransformer
 from vision_attn.models.whole_image import Convolutional, FullyConnected
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.cost import multiply_adds
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -273,7 +274,7 @@ def test_operations_are_counted_by_hand():
     (lambda: Convolutional((1, 8, 28), 10), "10 pixels do not fit"),
 ])  # fmt: skip
 def test_mistakes_are_named(make, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(UserError, match=match):
         make()
 
 

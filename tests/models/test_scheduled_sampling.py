@@ -14,6 +14,7 @@ from vision_attn.models import recurrent
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -83,5 +84,5 @@ def test_the_probability_rises_and_a_checkpoint_keeps_it() -> None:
     assert float(other.batches) == 6
     other.restart()
     assert float(other.batches) == 0
-    with pytest.raises(ValueError, match="TopDown: scheduled_sampling is 1.5"):
+    with pytest.raises(UserError, match="TopDown: scheduled_sampling is 1.5"):
         TopDown(V, D, scheduled_sampling=1.5)

@@ -14,6 +14,7 @@ from vision_attn.fast import accelerate, ragged
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -148,7 +149,7 @@ def test_one_image_one_row():
 
 
 def test_odd_number_of_gates_is_refused():
-    with pytest.raises(ValueError, match=f"num_gates is 2: 1 .* or {D}"):
+    with pytest.raises(UserError, match=f"num_gates is 2: 1 .* or {D}"):
         build(num_gates=2)
 
 
@@ -221,7 +222,7 @@ def test_compiled_turns_equal_eager_ones_at_every_length():
 
 
 def test_sizes_must_be_positive():
-    with pytest.raises(ValueError, match="ShowAttendTell: hidden_size is 0, but must be from 1 "):
+    with pytest.raises(UserError, match="ShowAttendTell: hidden_size is 0, but must be from 1 "):
         ShowAttendTell(5, 3, hidden_size=0)
-    with pytest.raises(ValueError, match="a layer of 0 inputs and 3 outputs"):
+    with pytest.raises(UserError, match="a layer of 0 inputs and 3 outputs"):
         Linear(0, 3)

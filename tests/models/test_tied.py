@@ -17,6 +17,7 @@ from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -78,7 +79,7 @@ def test_a_temperature_changes_the_logits_alone(name: str) -> None:
 
 
 def test_other_sizes_cannot_be_tied() -> None:
-    with pytest.raises(ValueError, match="TopDown: tied embeddings need a word_size of 6"):
+    with pytest.raises(UserError, match="TopDown: tied embeddings need a word_size of 6"):
         TopDown(V, D, hidden_size=6, word_size=8, tied=True)
 
 

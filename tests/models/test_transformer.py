@@ -11,6 +11,7 @@ from vision_attn.attention.scores import ScaledDot
 from vision_attn.decode import beam_search, greedy
 from vision_attn.fast import accelerate
 from vision_attn.models.transformer import Transformer, sinusoids
+from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -148,10 +149,10 @@ def test_every_weight_learns_and_dropout_acts_in_training():
 
 
 def test_sizes_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match=r"hidden_size=10 must be a multiple of 2 \* num_heads=8"):
+    with pytest.raises(UserError, match=r"hidden_size=10 must be a multiple of 2 \* num_heads=8"):
         Transformer(V, D, hidden_size=10, num_heads=4)
     regions, words = draw(SORTED)
-    with pytest.raises(ValueError, match="captions of 6 words, but max_length is 5"):
+    with pytest.raises(UserError, match="captions of 6 words, but max_length is 5"):
         build(max_length=5)(regions, words)
-    with pytest.raises(ValueError, match="max_words is 12, but must be .* at most the captioner's max_length, 9"):
+    with pytest.raises(UserError, match="max_words is 12, but must be .* at most the captioner's max_length, 9"):
         greedy(build(), regions, max_words=12)

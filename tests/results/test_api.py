@@ -22,6 +22,7 @@ from vision_attn.attention.scores import Additive
 from vision_attn.commands import main, pack
 from vision_attn.configuration import hub
 from vision_attn.results.result_list import ResultList
+from vision_attn.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PHOTOGRAPHS = sorted((ROOT / "docs" / "photographs").glob("*.jpg"))
@@ -77,7 +78,7 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
         ({"min_words": 2.5}, "min_words must be a whole number, not 2.5"), ({"captions": 0}, "captions is 0, but must"),
         ({"strategy": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed is of sampled captions"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             model.caption(PHOTOGRAPHS[0], **options)
 
 
@@ -96,7 +97,7 @@ def test_one_trusted_package_may_be_given_by_itself(runs, tmp_path) -> None:
         text = config.read_text()
         assert "vision_attn.attention.scores.Additive" in text
         config.write_text(text.replace("vision_attn.attention.scores.Additive", "tests.results.test_api.Own"))
-    with pytest.raises(ValueError, match='third-party code: .* --trust tests .in Python: trust="tests"'):
+    with pytest.raises(UserError, match='third-party code: .* --trust tests .in Python: trust="tests"'):
         vision_attn.load(tmp_path / "run")
     assert vision_attn.load(tmp_path / "run", trust="tests").caption(PHOTOGRAPHS[0]).words is not None
 
@@ -133,7 +134,7 @@ def test_results_show_themselves_and_are_saved(runs, tmp_path) -> None:
         page = result.save(tmp_path / f"{number}.html").read_text()
         assert page.startswith("<!doctype html>") and "http" not in page.replace("http-equiv", "")
     assert page.count("data:image/gif") == 1
-    with pytest.raises(ValueError, match=r"look: give a name that ends in \.html"):
+    with pytest.raises(UserError, match=r"look: give a name that ends in \.html"):
         drawn.save("look")
 
 
@@ -156,15 +157,15 @@ def test_the_command_and_python_give_the_same_answer(name, tmp_path, capsys) -> 
 
 def test_mistakes_say_what_to_do(runs) -> None:
     model = vision_attn.load(runs["ram_mnist28"])
-    with pytest.raises(ValueError, match=r"ram_mnist28 holds a classifier, which writes no captions: use classify\(\)"):
+    with pytest.raises(UserError, match=r"ram_mnist28 holds a classifier, which writes no captions: use classify\(\)"):
         model.caption("photo.jpg")
     for image, said in (
         ("missing.png", "missing.png: no such file"), (np.full((4, 4), 7.0), r"must lie in \[0, 1\]"),
         (np.zeros((2, 2, 7)), r"this one is \(2, 2, 7\)"), (np.zeros((4, 4), int), "int64"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             model.classify(image)
-    with pytest.raises(ValueError, match="runs/missing does not exist"):
+    with pytest.raises(UserError, match="runs/missing does not exist"):
         vision_attn.load("runs/missing")
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         vision_attn.lod  # noqa: B018
@@ -304,9 +305,9 @@ assert "torch" not in sys.modules
 
 def test_names_on_the_hub() -> None:
     for name in ("hf://me", "hf://me/a/b", "hf://../x/y z"):
-        with pytest.raises(ValueError, match="give hf://USER/NAME"):
+        with pytest.raises(UserError, match="give hf://USER/NAME"):
             hub.local(name)
-    with pytest.raises(ValueError, match="give USER/NAME"):
+    with pytest.raises(UserError, match="give USER/NAME"):
         hub.upload(Path(), "mine")
 
 

@@ -17,6 +17,7 @@ from vision_attn.commands import main
 from vision_attn.explain.tokens import Tiles
 from vision_attn.metrics import evaluators
 from vision_attn.results.model import Model
+from vision_attn.system.errors import UserError
 
 pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
 
@@ -277,9 +278,9 @@ def test_prompts_and_captions_of_several_kinds(pretrained: Opener) -> None:  # n
     best = model.caption(photographs(), captions=3)
     assert all(len({one.text for one in each}) == 3 for each in best)
     assert all(each[0].described.score >= each[1].described.score for each in best)
-    with pytest.raises(ValueError, match="diversity is no setting of captioners of transformers"):
+    with pytest.raises(UserError, match="diversity is no setting of captioners of transformers"):
         model.caption(photographs(), diversity=1.0)
-    with pytest.raises(ValueError, match="there is no such setting|has no such setting"):
+    with pytest.raises(UserError, match="there is no such setting|has no such setting"):
         vision_attn.load(pretrained("SmolVLM"), lenght=3)
 
 
@@ -302,7 +303,7 @@ def test_half_precision_and_several_devices(pretrained: Opener) -> None:  # noqa
     assert model.task.model.dtype == torch.bfloat16 and model.task.settings["dtype"] == "bfloat16"
     assert all(one.alpha.dtype == torch.float32 and one.extent == (-1, -1, 1, 1) for one in results)
     assert all(torch.allclose(one.alpha.sum(dim=(1, 2)), torch.ones(len(one.words))) for one in results)
-    with pytest.raises(ValueError, match="cannot be opened: .*accelerate"):
+    with pytest.raises(UserError, match="cannot be opened: .*accelerate"):
         vision_attn.load(pretrained("ViT and GPT-2"), device_map="auto")
 
 
@@ -338,7 +339,7 @@ def test_code_of_a_repository_needs_trust(
     config["auto_map"] = auto
     (place / "config.json").write_text(json.dumps(config))
     (place / "modeling.py").write_text(MODELING.format(marker=str(marker)))
-    with pytest.raises(ValueError, match="code of its own, which is run only with --trust transformers"):
+    with pytest.raises(UserError, match="code of its own, which is run only with --trust transformers"):
         vision_attn.load(f"transformers:{place}", device="cpu")
     assert not marker.exists()
     model = vision_attn.load(f"transformers:{place}", device="cpu", trust="transformers", **OURS)
@@ -350,7 +351,7 @@ def test_missing_files_are_named(pretrained: Opener, tmp_path: Path) -> None:  #
     place = tmp_path / "model"
     place.mkdir()
     (place / "config.json").write_text((Path(pretrained("BLIP").partition(":")[2]) / "config.json").read_text())
-    with pytest.raises(ValueError, match="model.safetensors.*the folder must hold config.json, model"):
+    with pytest.raises(UserError, match="model.safetensors.*the folder must hold config.json, model"):
         vision_attn.load(f"transformers:{place}")
 
 

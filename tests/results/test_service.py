@@ -16,6 +16,7 @@ from PIL import Image
 
 import vision_attn
 from tests.untrained import write_run
+from vision_attn.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,7 +122,7 @@ def test_an_open_file_keeps_its_name_and_stays_open(model: Any, tmp_path: Path) 
 )
 def test_what_is_no_image_is_told_in_a_line(given: Any, said: str, model: Any) -> None:
     for ask in (model.caption, model.look, model.measure):
-        with pytest.raises(ValueError, match=f"{said}[^\n]*$"):
+        with pytest.raises(UserError, match=f"{said}[^\n]*$"):
             ask(given)
     unreadable: list[str] = []
     assert len(model.caption([encoded(), given], unreadable=unreadable)) == 1
@@ -133,10 +134,10 @@ def test_a_closed_file_and_one_to_be_awaited_are_refused(model: Any) -> None:
         async def read(self, size: int = -1) -> bytes:
             return encoded()
 
-    with pytest.raises(ValueError, match=r"image 1: its read\(\) is to be awaited: give what it returns"):
+    with pytest.raises(UserError, match=r"image 1: its read\(\) is to be awaited: give what it returns"):
         model.caption(Upload())
     (closed := io.BytesIO(encoded())).close()
-    with pytest.raises(ValueError, match="image 1: it cannot be read"):
+    with pytest.raises(UserError, match="image 1: it cannot be read"):
         model.caption(closed)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import TypeCheckError
 from vision_attn.criteria.self_critical import fingerprint
 from vision_attn.fast.models.recurrent import longest_first
 from vision_attn.system.checks import require
+from vision_attn.system.errors import UserError
 
 MISTAKES = """
 import json, torch
@@ -102,5 +103,5 @@ def test_what_fits_is_accepted() -> None:
     require("regions", torch.zeros(2, 3, 4), "B L 4", "float", B=2)
     require("words", torch.zeros(2, 3, dtype=torch.int32), "B T", "integer")
     for kind, dtype in (("integer", torch.bool), ("float", torch.int64), ("uint8", torch.int8)):
-        with pytest.raises(ValueError, match=f"of {kind}, but is"):
+        with pytest.raises(UserError, match=f"of {kind}, but is"):
             require("x", torch.zeros(1, dtype=dtype), "B", kind)

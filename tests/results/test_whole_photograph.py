@@ -26,6 +26,7 @@ from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.geometry.extents import WHOLE, centres
 from vision_attn.results.model import Model
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 from vision_attn.viz.attention import light
@@ -209,5 +210,5 @@ def test_the_two_fits_differ_and_caches_know(tmp_path: Path) -> None:
     encoders[1].load_state_dict(encoders[0].state_dict())
     headers = [make_header(encoder, [View("a", file)]) for encoder in encoders]
     assert headers[0]["encoder"] | {"fit": "whole"} == headers[1]["encoder"]
-    with pytest.raises(ValueError, match="must see the same part of a photograph"):
+    with pytest.raises(UserError, match="must see the same part of a photograph"):
         Concatenated(encoders)

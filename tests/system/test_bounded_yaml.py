@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from vision_attn.system.bounded_yaml import BYTES, read_yaml
+from vision_attn.system.errors import UserError
 
 
 def unfolding(first: str, form: str) -> str:
@@ -43,7 +44,7 @@ def unfolding(first: str, form: str) -> str:
 def test_bounds(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(UserError) as caught:
         read_yaml(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and said in message and "\n" not in message and len(message) < 400
@@ -56,7 +57,7 @@ def test_ordinary_files(tmp_path: Path) -> None:
     assert read_yaml(path) == {"a": {"b": inner}, "c": {"b": inner, "d": 1}}
     path.write_text("")
     assert read_yaml(path) is None
-    with pytest.raises(ValueError, match="nothing.yaml does not exist"):
+    with pytest.raises(UserError, match="nothing.yaml does not exist"):
         read_yaml(tmp_path / "nothing.yaml")
-    with pytest.raises(ValueError, match="cannot be read as a config"):
+    with pytest.raises(UserError, match="cannot be read as a config"):
         read_yaml(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vision_attn.system import files
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find, read_json, replacing, scratch, shortened, sweep
 
 KILLED = """
@@ -47,9 +48,9 @@ def test_names_as_long_as_a_file_system_allows(tmp_path: Path) -> None:
         path.write_text("{}")
     assert read_json(tmp_path / name) == {}
     assert len(os.fsencode(shortened(name, 100))) == 100 and name.startswith(shortened(name, 101))
-    with pytest.raises(ValueError, match="was not found"):
+    with pytest.raises(UserError, match="was not found"):
         find("x" * 300)
-    with pytest.raises(ValueError, match="was not found"):
+    with pytest.raises(UserError, match="was not found"):
         find("zero\0byte")
 
 
@@ -111,7 +112,7 @@ def test_what_is_no_json_is_one_line(tmp_path: Path, content: bytes | None, said
     path = tmp_path / "a.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:
         read_json(path)
     assert "a.json" in str(caught.value) and "\n" not in str(caught.value)
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps([1]).encode())

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from vision_attn.commands import main
+from vision_attn.system.errors import UserError
 from vision_attn.system.own_code import own_function
 
 
@@ -24,7 +25,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_module_lies_in_the_current_folder_for_one_import(mine: Path) -> None:
     before = list(sys.path)
     assert own_function("mine:edges").__name__ == "edges" and sys.path == before
-    with pytest.raises(ValueError, match=r"mine:egdes: there is no egdes in .*mine.py; did you mean edges\?$"):
+    with pytest.raises(UserError, match=r"mine:egdes: there is no egdes in .*mine.py; did you mean edges\?$"):
         own_function("mine:egdes")
 
 
@@ -40,7 +41,7 @@ def test_a_module_lies_in_the_current_folder_for_one_import(mine: Path) -> None:
 def test_what_cannot_be_imported_is_said(name: str, said: str, mine: Path) -> None:
     Path("needs.py").write_text("import none_such\n")
     Path("wrong.py").write_text("def f(:\n")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UserError, match=said):
         own_function(name)
 
 

@@ -29,6 +29,7 @@ from vision_attn.engine.batches import few, on_device
 from vision_attn.metrics.deletion import Deletion
 from vision_attn.metrics.evaluators import measures
 from vision_attn.models.show_attend_tell import ShowAttendTell
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 
 
@@ -151,7 +152,7 @@ def test_batches_move_with_all_that_is_in_them():
 
 
 def test_an_empty_split_is_refused(source):
-    with pytest.raises(ValueError, match="split is empty"):
+    with pytest.raises(UserError, match="split is empty"):
         build(source).evaluate([])
 
 
@@ -221,7 +222,7 @@ def test_hard_attention_starts_from_soft_weights_and_restarts_its_soft_start(sou
     load_weights(hard, tmp_path, another=True)
     hard.restart({})
     assert torch.equal(hard.model.output.bias, soft.model.output.bias) and hard.model.attention.batches == 0
-    with pytest.raises(ValueError, match="missing: .*batches"):
+    with pytest.raises(UserError, match="missing: .*batches"):
         load_weights(hard, tmp_path)
     save_weights(hard, tmp_path / "model.safetensors")
     load_weights(build(source), tmp_path, another=True)  # and back
@@ -255,11 +256,11 @@ def test_metrics_of_ones_own_are_numbers_with_names_of_their_own(source, tmp_pat
         ({"mine": "good"}, "Measured measures mine, but 'good' is no number"),
         ({"mine": torch.zeros(2)}, "Measured measures mine, but .* is no number"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(UserError, match=said):
             evaluated(**found)
     silent = Measured()
     silent.compute = lambda: None
-    with pytest.raises(ValueError, match="Measured.compute must return a dict of numbers by name, not None"):
+    with pytest.raises(UserError, match="Measured.compute must return a dict of numbers by name, not None"):
         measures(silent, known=())
     whole = evaluated(tmp_path, broken=1)  # one that fails when it writes does not cost the others
     assert {"BLEU-4", "CIDEr", "nll"} <= whole.keys() and math.isnan(whole["Measured"])
@@ -295,7 +296,7 @@ def test_a_criterion_of_ones_own_has_a_loss_and_names_of_its_own(source, batch, 
     term.found = found
     term.forward = lambda *_: found  # as without checks of types
     task.criteria.given = [*task.criteria.given, term]
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UserError, match=said):
         task(*batch)
 
 
@@ -312,20 +313,20 @@ def test_a_score_of_another_shape_is_named(source, batch):
 
     task = build(source)
     task.model.score = Wrong(16, 8)
-    with pytest.raises(ValueError, match=r"scores must be a tensor \(8, R, 196\) of float, but is .*, of Wrong"):
+    with pytest.raises(UserError, match=r"scores must be a tensor \(8, R, 196\) of float, but is .*, of Wrong"):
         task(*batch)
 
 
 def test_strategies_and_settings_of_decoding_are_checked(source, batch):
     task = build(source).eval()
-    with pytest.raises(ValueError, match="the strategies are best, diverse, sampled, not 'sample'"):
+    with pytest.raises(UserError, match="the strategies are best, diverse, sampled, not 'sample'"):
         task.decoding.decode(task.model, task.regions(batch.images), strategy="sample")
-    with pytest.raises(ValueError, match="beam is no setting of decoding; did you mean beams"):
+    with pytest.raises(UserError, match="beam is no setting of decoding; did you mean beams"):
         task.decoding.changed(beam=1)
     for settings in ({"beams": 0}, {"max_words": 0}):
-        with pytest.raises(ValueError, match="is 0, but must be from 1 to 1,000"):
+        with pytest.raises(UserError, match="is 0, but must be from 1 to 1,000"):
             task.decoding.changed(**settings)
-    with pytest.raises(ValueError, match="captions is -1, but must be from 1"):
+    with pytest.raises(UserError, match="captions is -1, but must be from 1"):
         task.describe(batch.images, captions=-1)
     short = task.decoding.changed(max_words=2, beams=1)
     assert max(len(one.words) for one in task.describe(batch.images, decoding=short)) <= 2

@@ -19,6 +19,7 @@ from vision_attn.models.draw import DRAWReader
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import LSTM, RAM, GlimpseNetwork
 from vision_attn.models.whole_image import FullyConnected
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.cost import multiply_adds
@@ -157,12 +158,12 @@ def test_locations_are_drawn_into_the_box(task):
 
 def test_what_cannot_be_drawn_into_a_box_is_an_error():
     data = batch()
-    with pytest.raises(ValueError, match="box_weight must be 0, because the data set knows no boxes"):
+    with pytest.raises(UserError, match="box_weight must be 0, because the data set knows no boxes"):
         small(box_weight=1.0)(data.images, data.labels)
     whole = Classification(SOURCE, model=partial(FullyConnected, hidden_size=5), box_weight=1.0)
-    with pytest.raises(ValueError, match="this FullyConnected chooses no locations"):
+    with pytest.raises(UserError, match="this FullyConnected chooses no locations"):
         whole(*data)
-    with pytest.raises(ValueError, match="box_weight is -1.0, but must not be negative"):
+    with pytest.raises(UserError, match="box_weight is -1.0, but must not be negative"):
         small(box_weight=-1.0)
 
 
@@ -298,7 +299,7 @@ def test_a_folder_gives_the_error_of_every_way_of_testing(tmp_path):
 
 
 def test_an_empty_split_is_refused():
-    with pytest.raises(ValueError, match="split is empty"):
+    with pytest.raises(UserError, match="split is empty"):
         small().evaluate([])
 
 

@@ -10,6 +10,7 @@ from vision_attn.api import load
 from vision_attn.attention.images import converted, luma
 from vision_attn.commands import main
 from vision_attn.data.labelled.labelled_images import LabelledImages, read_size
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.generate import shape_drawn
 
 SMALL = {
@@ -82,12 +83,12 @@ def test_the_size_goes_with_the_run(tmp_path):
     assert shape_drawn(later) == (1, 8, 12)
     for wrong in ("[]", '{"height": 1}', '{"height": 0, "width": 2}', '{"height": "1", "width": 2}'):
         (tmp_path / "image_size.json").write_text(wrong)
-        with pytest.raises(ValueError, match="image_size.json does not hold"):
+        with pytest.raises(UserError, match="image_size.json does not hold"):
             read_size(tmp_path / "image_size.json")
     write(tmp_path / "other", [(20, 20)] * 12)
     moved = LabelledImages(images=str(tmp_path / "other"))
     moved.image_shape = (3, 8, 12)
-    with pytest.raises(ValueError, match="this run takes images of 12 x 8 pixels, and one has 20 x 20"):
+    with pytest.raises(UserError, match="this run takes images of 12 x 8 pixels, and one has 20 x 20"):
         next(moved.train(0, seed=0))
 
 

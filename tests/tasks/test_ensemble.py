@@ -29,6 +29,7 @@ from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
 from vision_attn.models.transformer import Transformer
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.ensemble import ensemble
 
@@ -237,7 +238,7 @@ def test_caches_of_different_photographs_are_refused(photographs, tmp_path):
     size = (tmp_path / "6.png").stat().st_size
     (tmp_path / "6.png").write_bytes(b"x" * size)
     source.sources[1].prepare(tasks[1])
-    with pytest.raises(ValueError, match="hold different photographs"):
+    with pytest.raises(UserError, match="hold different photographs"):
         list(source.split("test"))
 
 
@@ -251,7 +252,7 @@ def test_runs_decode_as_the_first_and_have_one_vocabulary(photographs):
     (batch,) = source.split("test")
     assert batch.images.dtype == torch.uint8, "all encoders take the same pixels, which pictures show"
     assert all(caption.alpha.shape[1:] == (14, 14) for caption in whole.describe(batch.images))
-    with pytest.raises(ValueError, match="run 2 of the ensemble has another vocabulary"):
+    with pytest.raises(UserError, match="run 2 of the ensemble has another vocabulary"):
         ensemble([first, captioning(photographs, Blocks())], scenes)
 
 

@@ -14,6 +14,7 @@ from vision_attn.contracts import DrawOutput
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.models.draw import DRAW, ReadImage, WriteImage
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.generate import Generation
 
@@ -153,9 +154,9 @@ def test_pictures(tmp_path):
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match="split is empty"):
+    with pytest.raises(UserError, match="split is empty"):
         small().evaluate([])
-    with pytest.raises(ValueError, match="importance_samples is 0"):
+    with pytest.raises(UserError, match="importance_samples is 0"):
         small(importance_samples=0)
 
 

@@ -34,6 +34,7 @@ from vision_attn.metrics.transcripts import Alignment, TranscriptErrors
 from vision_attn.models.ctc import CTC
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.transcribe import Transcription, compare
 from vision_attn.viz.alignment import LABEL, ROW, Strip, Transcribed, alignment_sheet, write_transcripts
 from vision_attn.viz.sheet import MARGIN
@@ -123,7 +124,7 @@ def test_runs_that_read_lines_are_not_given_squares(run, tmp_path, capsys) -> No
     for verb, *others in (["caption"], ["caption", "--with", str(run)], ["look"]):
         assert main([verb, str(run), str(tmp_path / "a.png"), *others]) == 1
         assert "vision-attn transcribe" in capsys.readouterr().err
-    with pytest.raises(ValueError, match=r"use transcribe\(\)"):
+    with pytest.raises(UserError, match=r"use transcribe\(\)"):
         load(run, device="cpu").caption(str(tmp_path / "a.png"))
     assert main(["transcribe", "weights/photographs", str(tmp_path / "a.png")]) == 1
     assert "transcribes no lines" in capsys.readouterr().err
@@ -295,7 +296,7 @@ def test_lines_of_half_of_the_batches_have_similar_lengths() -> None:
 )
 def test_mistakes_in_transcripts_are_named(tmp_path, content, message) -> None:
     (tmp_path / "t.csv").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         read_transcripts(tmp_path / "t.csv", tmp_path)
 
 

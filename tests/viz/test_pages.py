@@ -9,9 +9,9 @@ import pytest
 import torch
 from jinja2 import UndefinedError
 from PIL import Image
-from vision_attn.viz.measured import ExamplePicture, write_measured
 
 from tests.browser import NEEDED, PROGRAM, Browser
+from vision_attn.faithfulness.page import ExamplePicture, write_measured
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import Displayable, write_embedded
 from vision_attn.viz.curves import write_curves

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz import attention, typeface
 from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
@@ -406,18 +407,18 @@ def test_page_of_sixty_stays_small(tmp_path):
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(ValueError, match="a.jpg: 2 words but 3 maps"):
+    with pytest.raises(UserError, match="a.jpg: 2 words but 3 maps"):
         attention_sheet(grey(), ["a", "dog"], even(3), title="a.jpg")
-    with pytest.raises(ValueError, match="a.jpg: 1 words but 2 log-probabilities"):
+    with pytest.raises(UserError, match="a.jpg: 1 words but 2 log-probabilities"):
         attention_sheet(grey(), ["dog"], even(1), title="a.jpg", log_prob=[0.0, 0.0])
-    with pytest.raises(ValueError, match="no region"):
+    with pytest.raises(UserError, match="no region"):
         attention_sheet(grey(), ["dog"], torch.zeros(1, 0, 14))
-    with pytest.raises(ValueError, match="b.jpg: 1 words but 2 maps"):
+    with pytest.raises(UserError, match="b.jpg: 1 words but 2 maps"):
         write_page(tmp_path / "page.html", [PageItem("b.jpg", grey(), ["dog"], even(2))])
-    with pytest.raises(ValueError, match="b.jpg: 1 words but 2 regions"):
+    with pytest.raises(UserError, match="b.jpg: 1 words but 2 regions"):
         write_page(tmp_path / "page.html", [PageItem("b.jpg", grey(), ["dog"], even(1), regions=torch.tensor([0, 0]))])
     for outside in (-1, 200):
-        with pytest.raises(ValueError, match=f"a.jpg: region {outside} is outside the 10x20 grid; .* 0 to 199"):
+        with pytest.raises(UserError, match=f"a.jpg: region {outside} is outside the 10x20 grid; .* 0 to 199"):
             attention_sheet(grey(), ["dog"], even(1, 10, 20), title="a.jpg", regions=torch.tensor([outside]))
     assert not list(tmp_path.iterdir())
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import (
     BORDER,
     FRAME,
@@ -107,10 +108,10 @@ def test_an_animation_has_a_frame_for_every_step_and_ends_without_rectangles(tmp
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ValueError, match=r"canvases are \(B, T, 1 or 3, Y, X\), these are \(1, 1, 2, 9, 9\)"):
+    with pytest.raises(UserError, match=r"canvases are \(B, T, 1 or 3, Y, X\), these are \(1, 1, 2, 9, 9\)"):
         write_animation(tmp_path / "film.gif", torch.zeros(1, 1, 2, 9, 9))
-    with pytest.raises(ValueError, match="3 drawings of 4 time steps"):
+    with pytest.raises(UserError, match="3 drawings of 4 time steps"):
         write_strips(tmp_path / "strips.png", canvases(), rectangles(num_steps=3))
-    with pytest.raises(ValueError, match="images are"):
+    with pytest.raises(UserError, match="images are"):
         check(canvases(), torch.zeros(2, 1, SIDE, SIDE))
     assert not list(tmp_path.iterdir())

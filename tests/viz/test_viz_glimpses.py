@@ -6,6 +6,7 @@ import torch
 from PIL import Image, ImageColor
 
 from vision_attn.attention.glimpse import Retina
+from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import FAINT, GlimpseTrace, foveated, traced
 from vision_attn.viz.glimpses import (
     FRAME,
@@ -170,12 +171,12 @@ def test_images_of_any_shape_and_kind(Y, X, size):
 )
 def test_mistakes_are_named_before_anything_is_written(wrong, told, tmp_path):
     items = [looked(), looked()._replace(title="image 7", **wrong)]
-    with pytest.raises(ValueError, match=f"image 7: .*{told}"):
+    with pytest.raises(UserError, match=f"image 7: .*{told}"):
         write_gallery(tmp_path / "gallery.png", items)
     for draw in (glimpse_sheet, frames):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(UserError, match=told):
             draw(items[1])
-    with pytest.raises(ValueError, match="no example"):
+    with pytest.raises(UserError, match="no example"):
         write_gallery(tmp_path / "gallery.png", [])
     assert not list(tmp_path.iterdir())
 

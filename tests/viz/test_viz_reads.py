@@ -4,6 +4,7 @@ import pytest
 import torch
 from PIL import Image, ImageColor
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
 from vision_attn.viz.reads import _write, write_reads, write_reads_animation
@@ -56,12 +57,12 @@ def test_an_animation_has_a_frame_for_each_step_and_ends_with_the_answers(tmp_pa
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     images, reads, patches, labels, probabilities = parts()
-    with pytest.raises(ValueError, match="2 images, 1 labels, boxes .* do not fit"):
+    with pytest.raises(UserError, match="2 images, 1 labels, boxes .* do not fit"):
         write_reads(tmp_path / "reads.png", images, reads, patches, labels[:1], probabilities)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(UserError, match="do not fit"):
         fewer = Rectangles(reads.boxes[:, :2], reads.sigma[:, :2])
         write_reads(tmp_path / "reads.png", images, fewer, patches, labels, probabilities)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(UserError, match="do not fit"):
         write_reads_animation(tmp_path / "reads.gif", images, reads, labels, probabilities[:, 1:])
     assert not list(tmp_path.iterdir())
 

@@ -4,6 +4,8 @@ import socket
 
 import pytest
 
+from vision_attn.system.errors import UserError
+
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
 from starlette.datastructures import Headers  # noqa: E402
 from starlette.requests import Request  # noqa: E402
@@ -105,7 +107,7 @@ def test_a_host_that_cannot_be_used_is_refused(capsys, monkeypatch) -> None:
     ):  # fmt: skip
         assert main(["serve", "--host", host, "--port", "0"]) == 1
         assert said in capsys.readouterr().err
-    with listening("127.0.0.1", 0) as taken, pytest.raises(ValueError, match="name another --port"):
+    with listening("127.0.0.1", 0) as taken, pytest.raises(UserError, match="name another --port"):
         make_server([], port=taken.getsockname()[1])
 
 

@@ -33,6 +33,7 @@ from vision_attn.explain.libraries.opening import open_model
 from vision_attn.explain.look import look
 from vision_attn.models.ram import RAM
 from vision_attn.results.explainer import Explainer
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import ours
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
@@ -297,7 +298,7 @@ def test_other_sites_are_refused(served) -> None:
         assert ask(served, "/caption?model=0", picture(), **headers).status == 403
     ours = f"http://127.0.0.1:{served.server_port}"
     assert ask(served, "/digit?model=2", picture(), Origin=ours).status == 200
-    with pytest.raises(ValueError, match="name another --port"):
+    with pytest.raises(UserError, match="name another --port"):
         make_server([], port=served.server_port)
 
 
@@ -527,7 +528,7 @@ def test_a_run_that_the_page_cannot_show_is_refused_at_start(config: str, kind: 
     printed = capsys.readouterr()
     assert f"{run} holds a {kind}, which neither captions nor classifies images" in printed.err
     assert f"vision-attn eval {run} --show 8 draws what it does" in printed.err and "ready" not in printed.out
-    with pytest.raises(ValueError, match="nothing to ask it"):
+    with pytest.raises(UserError, match="nothing to ask it"):
         make_server([("run", load(run, device="cpu"))], port=0)
 
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from vision_attn.attention.images import Images
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 LARGE = 300**2
 """Pixels above which an image gets no pyramid. In batches of 32, crops are faster for images wider than 200 to 300
@@ -96,7 +97,7 @@ class Retina(nn.Module):
         """Extract a glimpse at each of `locations` (x, y) in [-1, 1]: (-1, -1) is the top left corner of the image,
         (1, 1) the bottom right one."""
         if isinstance(pyramid, Tensor):
-            raise ValueError(
+            raise UserError(
                 "Retina: give what `pyramid(images)` returns, which all glimpses of a batch share, not images"
             )
         images = pyramid.averages[0] if isinstance(pyramid, Pyramid) else pyramid.images

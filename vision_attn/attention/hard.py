@@ -11,6 +11,7 @@ from vision_attn.contracts import Choice, check_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 Mode = Literal["expectation", "mode", "sample"]
 
@@ -33,9 +34,9 @@ class Hard(Attention):
     def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Mode = "expectation"):
         super().__init__()
         if not 0 <= expectation_probability <= 1:
-            raise ValueError(f"Hard: {expectation_probability=} must lie between 0 and 1")
+            raise UserError(f"Hard: {expectation_probability=} must lie between 0 and 1")
         if soft_start < 0:
-            raise ValueError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
+            raise UserError(f"Hard: soft_start={soft_start} is a number of batches, and must not be negative")
         check_mode(self, at_test)
         self.expectation_probability, self.soft_start, self.at_test = expectation_probability, soft_start, at_test
         self.register_buffer("batches", torch.zeros(()))

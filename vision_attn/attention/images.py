@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from vision_attn.system.errors import UserError
+
 SAMPLES = 16
 """An overview of an image is made of at most this many rows and columns of pixels for each of its own."""
 LUMA = np.array([19595, 38470, 7471], np.uint32)
@@ -37,16 +39,16 @@ class Images:
     """B images of any sizes, with as many `channels` (1 or 3) as the model was trained on: crops are converted.
 
     Intensities are from 0 to 1, and 0 outside of an image. Of a tensor (B, C, Y, X) it has what models need: `len`,
-    slices, `to`, `new_zeros` and `new_empty`. Raises ValueError for pixels that are no image.
+    slices, `to`, `new_zeros` and `new_empty`. Raises UserError for pixels that are no image.
     """
 
     def __init__(self, pixels: Sequence[Sliced], channels: int, device: torch.device | str = "cpu") -> None:
         if channels not in (1, 3):
-            raise ValueError(f"images have 1 or 3 channels, not {channels}")
+            raise UserError(f"images have 1 or 3 channels, not {channels}")
         for array in pixels:
             shape, kind = tuple(array.shape), getattr(array, "dtype", np.uint8)
             if len(shape) not in (2, 3) or 0 in shape or (*shape, 1)[2] not in (1, 3) or kind != np.uint8:
-                raise ValueError(f"an image is (Y, X), (Y, X, 1) or (Y, X, 3) of uint8, this one is {shape} of {kind}")
+                raise UserError(f"an image is (Y, X), (Y, X, 1) or (Y, X, 3) of uint8, this one is {shape} of {kind}")
         self.pixels, self.channels, self.device = list(pixels), channels, torch.device(device)
         self.extents = torch.tensor([array.shape[1::-1] for array in self.pixels]).view(-1, 2)
         """(B, 2): width and height of each image, on the CPU."""

@@ -10,6 +10,7 @@ from vision_attn.contracts.nested import Nested
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class Location(Score):
@@ -24,9 +25,9 @@ class Location(Score):
         self.query = Linear(query_size, num_regions)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
-        """Return empty keys: only the number of regions matters. Raises ValueError if it is not `num_regions`."""
+        """Return empty keys: only the number of regions matters. Raises UserError if it is not `num_regions`."""
         if regions.shape[1] != self.query.out_features:
-            raise ValueError(
+            raise UserError(
                 f"Location was built for num_regions={self.query.out_features}, but images have {regions.shape[1]}"
             )
         return regions[..., :0]
@@ -53,9 +54,9 @@ class EmbeddedLocation(Score):
         self.positions = nn.Parameter(torch.randn(num_regions, place_size))
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L 0"]:
-        """Return empty keys: only the number of regions matters. Raises ValueError if it is above `num_regions`."""
+        """Return empty keys: only the number of regions matters. Raises UserError if it is above `num_regions`."""
         if regions.shape[1] > len(self.positions):
-            raise ValueError(
+            raise UserError(
                 f"EmbeddedLocation was built for num_regions={len(self.positions)}, but images have {regions.shape[1]}"
             )
         return regions[..., :0]
@@ -95,7 +96,7 @@ class ContentLocation(Score):
     ):
         super().__init__()
         if filter_size % 2 == 0:
-            raise ValueError(f"ContentLocation: filter_size={filter_size} must be odd, so that filters have a centre")
+            raise UserError(f"ContentLocation: filter_size={filter_size} must be odd, so that filters have a centre")
         self.grid = tuple(grid)
         self.key = Linear(region_size, attention_size)
         self.query = Linear(query_size, attention_size, bias=False)
@@ -104,9 +105,9 @@ class ContentLocation(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b. Raises ValueError if the number of regions is not that of `grid`."""
+        """k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
         if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
-            raise ValueError(
+            raise UserError(
                 f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
             )
         return self.key(regions)

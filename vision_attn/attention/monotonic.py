@@ -17,6 +17,7 @@ from vision_attn.attention.soft import Attention, AttentionOutput
 from vision_attn.contracts import check_mode
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 Mode = Literal["expectation", "online"]
 
@@ -46,7 +47,7 @@ class Monotonic(Attention):
         super().__init__()
         check_range("Monotonic", 0, 1000, advance=advance)
         if noise < 0:
-            raise ValueError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
+            raise UserError(f"Monotonic: noise={noise} is a standard deviation, and must not be negative")
         check_mode(self, at_test)
         self.offset, self.noise, self.at_test = nn.Parameter(torch.tensor(float(offset))), noise, at_test
         self.advance = advance

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 Returns = Float[Tensor, "B R T"]
 
@@ -85,7 +86,7 @@ class LeaveOneOut(nn.Module):
     def __init__(self, state_size: int, *, num_runs: int = 4):
         super().__init__()
         if num_runs < 2:
-            raise ValueError(f"LeaveOneOut: num_runs={num_runs} must be at least 2, to compare a run with another")
+            raise UserError(f"LeaveOneOut: num_runs={num_runs} must be at least 2, to compare a run with another")
         check_range("LeaveOneOut", 2, 1000, num_runs=num_runs)
         self.num_runs = num_runs
 

@@ -5,7 +5,7 @@ A score derives from `Score`. `project(regions) -> keys` runs once per image, ou
 `forward(query, keys, carry) -> (scores, carry)` once per word, and `after(carry, alpha) -> carry` when attention has
 made a map of the scores. Keys are held once per image, queries once per row (a caption or a beam).
 
-Constructors raise ValueError for sizes of regions and queries that a score cannot compare.
+Constructors raise UserError for sizes of regions and queries that a score cannot compare.
 """
 
 import torch
@@ -17,6 +17,7 @@ from vision_attn.contracts.nested import Nested
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 UNPROJECTED = "; `project(regions)` computes them, once per image"
 ROWS = ": R states for each image"
@@ -30,7 +31,7 @@ class Score(nn.Module):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Tensor:
         """Compute the keys (B, L, ...) that `forward` compares queries with."""
-        raise ValueError(f"{type(self).__name__} must override project(regions)")
+        raise UserError(f"{type(self).__name__} must override project(regions)")
 
     def start(self, keys: Tensor, rows: int) -> Nested:
         """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
@@ -43,7 +44,7 @@ class Score(nn.Module):
         self, query: Float[Tensor, "B R H"], keys: Tensor, carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         """Return the scores of one word and the carry for the next word."""
-        raise ValueError(f"{type(self).__name__} must override forward(query, keys, carry)")
+        raise UserError(f"{type(self).__name__} must override forward(query, keys, carry)")
 
     def after(self, carry: Nested, alpha: Float[Tensor, "B R L"]) -> Nested:
         """Return the carry for the next word, of the one that `forward` returned and alpha_t, the map of this word.
@@ -106,7 +107,7 @@ class Dot(Score):
     def __init__(self, region_size: int, query_size: int):
         super().__init__()
         if region_size != query_size:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__} compares annotation vectors of size {region_size} with states of size "
                 f"{query_size}: make them equal (hidden_size={region_size}), or choose the score General or Additive"
             )

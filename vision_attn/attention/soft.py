@@ -139,7 +139,7 @@ class EachRegion(Attention):
 
 
 def fits(scores: Tensor, regions: Tensor) -> None:
-    """Raise ValueError unless there is a score of each region in each row."""
+    """Raise UserError unless there is a score of each region in each row."""
     require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")
 
 

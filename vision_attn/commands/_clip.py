@@ -11,6 +11,7 @@ from vision_attn.explain.libraries.opening import open_model
 from vision_attn.metrics import Report
 from vision_attn.metrics.clip_score import Embeddings, clip_scores
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
 
 SIDE = 448
 """Pixels that a photograph keeps at least, more than CLIP sees."""
@@ -22,12 +23,12 @@ class Clip:
     def __init__(self, name: str, photographs: Mapping[Any, Photograph], images: Path | None) -> None:
         """`name`: a folder, or of the hub; `images`: the folder of images, if they are not in the references.
 
-        Raises ValueError saying what is missing, and how to come by it.
+        Raises UserError saying what is missing, and how to come by it.
         """
         files = [_file(photograph, images) for photograph in photographs.values()]
         opened = open_model(f"transformers:{name}")
         if opened.kind != "matcher":
-            raise ValueError(f"--clip {name} is a {opened.kind} that does not match texts and images: name a CLIP")
+            raise UserError(f"--clip {name} is a {opened.kind} that does not match texts and images: name a CLIP")
         self.embeddings = Embeddings(opened.module, opened.processor)
         bar = progress(files, what="images as CLIP sees them", unit="image")
         self.images = self.embeddings.images(open_photograph(file, at_least=SIDE) for file in bar)
@@ -47,7 +48,7 @@ def _file(photograph: Photograph, folder: Path | None) -> Path | Encoded:
     if photograph.file is not None:
         return photograph.file
     if folder is None:
-        raise ValueError("CLIPScore needs the images: name their folder with --images")
+        raise UserError("CLIPScore needs the images: name their folder with --images")
     if not photograph.name:
-        raise ValueError(f"the references give image {photograph.id} no file name, which CLIPScore needs")
+        raise UserError(f"the references give image {photograph.id} no file name, which CLIPScore needs")
     return folder / photograph.name

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vision_attn.system.console import complain, plural, printable, progress, to_the_end
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.system.inputs import reads, writes
 
@@ -169,7 +170,7 @@ def _walk(place: Path, complaints: list[str]) -> Iterator[tuple[Path, list[str],
 
 
 def writable(folder: Path, option: str) -> Path:
-    """Create `folder` if necessary and return it. Raises ValueError, which mentions `option`, if it is not writable.
+    """Create `folder` if necessary and return it. Raises UserError, which mentions `option`, if it is not writable.
 
     Also removes temporary files of killed processes from it.
     """
@@ -178,26 +179,26 @@ def writable(folder: Path, option: str) -> Path:
         with scratch("check", folder):
             pass
     except FileExistsError as error:
-        raise ValueError(f"{folder} is a file, not a folder: name another with {option}") from error
+        raise UserError(f"{folder} is a file, not a folder: name another with {option}") from error
     except OSError as error:
         what = "written" if folder.is_dir() else "created"
-        raise ValueError(
+        raise UserError(
             f"{folder} cannot be {what} ({error.strerror or error}): name another folder with {option}"
         ) from error
     return folder
 
 
 def check_file(file: Path, option: str) -> None:
-    """Raise ValueError, which mentions `option`, if `file` cannot be written because of its folder, or is a folder, an
+    """Raise UserError, which mentions `option`, if `file` cannot be written because of its folder, or is a folder, an
     input or another output of the command."""
     if file.is_dir():
-        raise ValueError(f"{file} is a folder: {option} must name a file")
+        raise UserError(f"{file} is a folder: {option} must name a file")
     writes(file, option)
     writable(file.parent, option)
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """Raise ValueError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
+    """Raise UserError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
 
     For commands that run in one process: of several, one would remove what another has just created.
     """

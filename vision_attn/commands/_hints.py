@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import ours, shipped
 
 if TYPE_CHECKING:  # or `--help` would import torch
@@ -24,7 +25,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def read_config(arguments: argparse.Namespace) -> Any:
     """Read the config from `arguments.config` and `arguments.overrides`.
 
-    Raises ValueError for an error in either, and suggests a file or a key.
+    Raises UserError for an error in either, and suggests a file or a key.
     """
     from vision_attn.configuration.config import read
     from vision_attn.configuration.reader import UnknownKey
@@ -34,32 +35,32 @@ def read_config(arguments: argparse.Namespace) -> Any:
     try:
         return read(path, arguments.overrides)
     except UnknownKey as error:  # of an option
-        raise ValueError(meant(error, read(path).content())) from error
+        raise UserError(meant(error, read(path).content())) from error
 
 
 def options_only(overrides: Sequence[str]) -> None:
-    """Raise ValueError unless all overrides are options, as `joined` left them."""
+    """Raise UserError unless all overrides are options, as `joined` left them."""
     for word in overrides:
         if not word.startswith("--"):
             hint = f": did you mean --{word}?" if "=" in word else ""
             if os.path.lexists(word):
                 hint = f": for the file of this name, write ./{word}"
-            raise ValueError(f"{word} is not an option{hint}")
+            raise UserError(f"{word} is not an option{hint}")
 
 
 def config_file(name: str | Path) -> Path:
     """Return the path of the config file `name`, which may also be the name of a config that comes with the project,
     such as `sat_soft_scenes` or `configs/sat_soft_scenes.yaml`.
 
-    Raises ValueError with suggestions if it does not exist.
+    Raises UserError with suggestions if it does not exist.
     """
     path = Path(name)
     if not str(name):
-        raise ValueError("the name of the config is empty: give a file such as configs/sat_soft_scenes.yaml")
+        raise UserError("the name of the config is empty: give a file such as configs/sat_soft_scenes.yaml")
     if os.path.isdir(path):  # Path.is_dir raises for names that are too long
         inside = path / "config.yaml"
         hint = f"its config is {inside}" if inside.is_file() else "give a file such as configs/sat_soft_scenes.yaml"
-        raise ValueError(f"{path} is a folder, not a config: {hint}")
+        raise UserError(f"{path} is a folder, not a config: {hint}")
     named = Path("configs", f"{path.stem if path.suffix == '.yaml' else path}.yaml")
     for place in (path, shipped(path), *([shipped(named)] if path.parent == Path() else [])):
         if os.path.exists(place):
@@ -70,7 +71,7 @@ def config_file(name: str | Path) -> Path:
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
     if not hint and path.name == str(name) and not path.suffix:
         hint = f"; the included configs are in {shown(ours() / 'configs')}"
-    raise ValueError(f"{path} does not exist{hint}")
+    raise UserError(f"{path} does not exist{hint}")
 
 
 def shown(path: Path) -> Path:

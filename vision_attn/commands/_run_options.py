@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import place
 from vision_attn.commands._hints import meant, options_only
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, is_pretrained, read_json, shipped
 from vision_attn.system.memory import collected_later
 
@@ -57,13 +58,13 @@ def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: st
 
 
 def load_with_images(arguments: argparse.Namespace) -> Any:
-    """The model of these arguments. Raises ValueError without images, unless it is a run: those that take none say so
+    """The model of these arguments. Raises UserError without images, unless it is a run: those that take none say so
     themselves, and what to use instead."""
     with collected_later():
         from vision_attn.api import load
         from vision_attn.results.explainer import is_run_name
     if not arguments.images and not is_run_name(arguments.model):
-        raise ValueError(NO_IMAGES)
+        raise UserError(NO_IMAGES)
     return load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
 
 
@@ -108,18 +109,18 @@ def measured_in(name: str) -> Path:
 
 
 def take_images(arguments: argparse.Namespace, verb: str) -> None:
-    """Add the images that the parser left among the overrides. Raises ValueError if none is named."""
+    """Add the images that the parser left among the overrides. Raises UserError if none is named."""
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: not is_run(Path(word)))
     arguments.images += map(Path, names)
     if not arguments.images and is_run(shipped(arguments.folder)):
-        raise ValueError(f"name an image, or a folder of them: vision-attn {verb} {arguments.folder} IMAGE")
+        raise UserError(f"name an image, or a folder of them: vision-attn {verb} {arguments.folder} IMAGE")
     if not arguments.images:
-        raise ValueError(f"name a run and an image: vision-attn {verb} RUN {arguments.folder}")
+        raise UserError(f"name a run and an image: vision-attn {verb} RUN {arguments.folder}")
 
 
 @collected_later()
 def open_with(arguments: argparse.Namespace) -> "Model":
-    """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises ValueError for what does
+    """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises UserError for what does
     not fit it."""
     model, *others = (_open(arguments, folder) for folder in (arguments.folder, *vars(arguments).get("others", ())))
     if others:
@@ -127,9 +128,9 @@ def open_with(arguments: argparse.Namespace) -> "Model":
 
         for member in (model, *others):
             if is_pretrained(member.name):
-                raise ValueError(f"an ensemble is of runs, whose words are the same: {member.name} has others")
+                raise UserError(f"an ensemble is of runs, whose words are the same: {member.name} has others")
             if member.task.verb not in ("caption", "transcribe"):
-                raise ValueError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
+                raise UserError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
         model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
     return model
 
@@ -147,7 +148,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
     overrides = list(arguments.overrides)
     if (prompt := vars(arguments).get("prompt")) is not None:
         if not is_pretrained(folder):
-            raise ValueError(f"--prompt is for captioners of transformers, but {folder} is a run")
+            raise UserError(f"--prompt is for captioners of transformers, but {folder} is a run")
         overrides.append(f"--task.prompt={prompt}")
     options = {"device": arguments.device, "trust": arguments.trust, "overrides": overrides}
     try:
@@ -156,13 +157,13 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
         if is_pretrained(folder):
             from vision_attn.tasks.pretrained import Settings
 
-            raise ValueError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
+            raise UserError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below = {key: content[key] for key in ("task", "data") if key in content}
-        raise ValueError(meant(error, below, options=vars(arguments))) from error
+        raise UserError(meant(error, below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if model.task.verb not in ("caption", "transcribe"):
-            raise ValueError(f"--beams is for captioners, but {folder} holds a {model.task.kind}")
+            raise UserError(f"--beams is for captioners, but {folder} holds a {model.task.kind}")
         model.task.decoding = model.task.decoding.changed(beams=arguments.beams)
     torch.manual_seed(model.seed)
     return model

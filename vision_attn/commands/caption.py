@@ -120,21 +120,21 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
         return shown(shipped(SHIPPED)), places
     if len(places) == 1:
         if not is_run(shipped(places[0])):
-            raise ValueError(f"{places[0]}: no such file or folder")
-        raise ValueError(f"name a photograph, or a folder of them: vision-attn caption {places[0]} IMAGE")
+            raise UserError(f"{places[0]}: no such file or folder")
+        raise UserError(f"name a photograph, or a folder of them: vision-attn caption {places[0]} IMAGE")
     return places[0], places[1:]
 
 
 def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of `Model.caption` that the arguments ask for."""
     if not 1 <= arguments.captions <= MOST:
-        raise ValueError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
+        raise UserError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
     names = ("temperature", "top_p", "seed")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if given and arguments.strategy != "sampled":
-        raise ValueError(f"--{next(iter(given)).replace('_', '-')} is for sampled captions: add --sample")
+        raise UserError(f"--{next(iter(given)).replace('_', '-')} is for sampled captions: add --sample")
     if arguments.captions == 1 and arguments.strategy == "diverse":
-        raise ValueError("--diverse is for several captions: add --captions N")
+        raise UserError("--diverse is for several captions: add --captions N")
     return {"captions": arguments.captions, "strategy": arguments.strategy, **given}
 
 

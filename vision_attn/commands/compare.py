@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page and print the table. Raises ValueError for what is no run."""
+    """Write the page and print the table. Raises UserError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
         writes(arguments.out / "index.html", "--out")
@@ -91,12 +92,12 @@ def compared(folder: Path) -> Compared:
     if is_pretrained(folder):
         measured = measured_in(str(folder))
         if not (measured / "metrics_test.json").is_file():
-            raise ValueError(f"{folder} is not measured yet, or not in {measured}: vision-attn eval {folder} ...")
+            raise UserError(f"{folder} is not measured yet, or not in {measured}: vision-attn eval {folder} ...")
         folder = measured
     if not config.is_file() and (test := _read(folder / "metrics_test.json")):  # of a model that was not trained here
         return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {})
     if not config.is_file():
-        raise ValueError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
+        raise UserError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
     val, test = best_of(folder), _read(folder / "metrics_test.json")
     now = val.get("step")
     if test.get("step", now) != now:

@@ -38,6 +38,7 @@ from vision_attn.commands._run_options import (
     open_with,
 )
 from vision_attn.system.console import plural, say, unit_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import finite, ours, shipped
 from vision_attn.system.inputs import check_replaced, writes
 from vision_attn.system.machine import processor
@@ -81,7 +82,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(shipped(word)))
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
-        raise ValueError(f"--show is {arguments.show}, but must not be negative")
+        raise UserError(f"--show is {arguments.show}, but must not be negative")
     model = open_with(arguments)
     from vision_attn.engine.batches import examples
     from vision_attn.engine.distributed import seed_all
@@ -89,7 +90,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
 
     folders = [str(folder) for folder in (arguments.folder, *arguments.others)]
     if model.source is None:
-        raise ValueError(f"name the photographs to measure {folders[0]} on: --data.images=FOLDER")
+        raise UserError(f"name the photographs to measure {folders[0]} on: --data.images=FOLDER")
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
     place = Path(folders[0]) if mine else measured_in(folders[0])
     joint = len(folders) > 1 and not arguments.out
@@ -97,11 +98,11 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     pictures = out / f"pictures_{arguments.split}"
     for link in (out, pictures) if joint else (pictures,):
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
-            raise ValueError(f"{link} is a link: remove it, or name another folder with --out")
+            raise UserError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
     if arguments.each:
         if model.task.kind != "captioner":
-            raise ValueError(f"--each is for captioners, and {folders[0]} holds a {model.task.kind}")
+            raise UserError(f"--each is for captioners, and {folders[0]} holds a {model.task.kind}")
         check_file(arguments.each, "--each")
     for file in {written, out / f"captions_{arguments.split}.json", *out.glob(f"*_{arguments.split}.json")}:
         writes(file, "--out")

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from vision_attn.commands._files import place, writable
 from vision_attn.commands._run_options import add_run_arguments, open_with
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_utf8
 
 
@@ -22,16 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Export and check. Raises ValueError if a package is missing or the model cannot be exported."""
+    """Export and check. Raises UserError if a package is missing or the model cannot be exported."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing and not arguments.no_onnx:
-        raise ValueError(
+        raise UserError(
             f"ONNX needs {', '.join(missing)}: pip install 'vision-attn[onnx]', or leave ONNX out with --no-onnx"
         )
     if not is_utf8(str(arguments.out)):
-        raise ValueError(
-            f"{str(arguments.out)!r} is not UTF-8 text, which onnxruntime cannot open: name another folder"
-        )
+        raise UserError(f"{str(arguments.out)!r} is not UTF-8 text, which onnxruntime cannot open: name another folder")
     model = open_with(arguments)
     out = writable(arguments.out, "--out")
     from vision_attn.export.onnx import export

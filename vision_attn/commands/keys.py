@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the keys. Raises ValueError as `train` does."""
+    """Print the keys. Raises UserError as `train` does."""
     from vision_attn.configuration.run_settings import Run
 
     described = {"run": descriptions(Run)}

@@ -19,6 +19,7 @@ from vision_attn.commands._files import images_of
 from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
+from vision_attn.system.errors import UserError
 
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.results.explainer import ExplanationResult
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             done.append(result)
             say(result.file, result.text)
         if not arguments.images:
-            raise ValueError(NO_IMAGES)
+            raise UserError(NO_IMAGES)
         if done:
             complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
     return 1 if found.complaints else 0

@@ -20,6 +20,7 @@ from vision_attn.commands._run_options import add_model_and_images, load_with_im
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
+from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import reads, writes
 from vision_attn.system.memory import collected_later
 from vision_attn.system.own_code import own_function
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         package = name.partition(":")[0].partition(".")[0]
         is_own = ":" in name and not name.partition(":")[2].lstrip("-").isdigit()
         if is_own and package not in trusted:
-            raise ValueError(f"{name} runs the code of {package}: add --trust {package} if you trust it")
+            raise UserError(f"{name} runs the code of {package}: add --trust {package} if you trust it")
         methods[name] = own_function(name) if is_own else None
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
     if arguments.boxes:

@@ -14,6 +14,7 @@ from typing import Any
 from vision_attn.commands._files import place
 from vision_attn.commands._hints import shown
 from vision_attn.system.console import bytes_of, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.system.splits import PURPOSES
 
@@ -34,24 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the folder. Raises ValueError if there is no run, or if FOLDER holds something else."""
+    """Write the folder. Raises UserError if there is no run, or if FOLDER holds something else."""
     from vision_attn.engine.run_folder.folders import lock_folder, replacing_folder, settle, workplace
 
     best, out = find_best(shipped(arguments.run_folder)), Path(arguments.out)
     if out.name in ("", ".."):
-        raise ValueError(f"{out} is the name of no new folder: name the folder itself")
+        raise UserError(f"{out} is the name of no new folder: name the folder itself")
     if not is_utf8(str(out)):
-        raise ValueError(
+        raise UserError(
             f"{str(out)!r} is not UTF-8 text, but names of folders with weights must be: name another folder"
         )
     out = out.resolve() if out.is_symlink() else out
     other = f"{out} holds something else than packed weights: name another folder"
     if out.name in TRAINED or best.resolve() in (out.resolve(), *out.resolve().parents):
-        raise ValueError(other)
+        raise UserError(other)
     with lock_folder(out.parent, f"{workplace(out).name}.lock", packed=out):
         settle(out)  # what a killed process has left
         if os.path.lexists(out) and not replaceable(out):
-            raise ValueError(other)
+            raise UserError(other)
         with replacing_folder(out) as part:
             pack(best, part)
             for name in KEPT:
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def pack(best: Path, part: Path) -> None:
-    """Write packed weights into the folder `part`. Raises ValueError if those in `best` are damaged."""
+    """Write packed weights into the folder `part`. Raises UserError if those in `best` are damaged."""
     import yaml
 
     from vision_attn.configuration.config import HEAD, load

@@ -12,6 +12,7 @@ from typing import Any
 from vision_attn.commands._files import writable
 from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import complain, say
+from vision_attn.system.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_vocabulary(vocabulary: Any, folder: Path) -> None:
-    """Say that another vocabulary in `folder` is replaced. Raises ValueError if a run there has begun with it."""
+    """Say that another vocabulary in `folder` is replaced. Raises UserError if a run there has begun with it."""
     from vision_attn.engine.run_folder import checkpoint
 
     begun = checkpoint.begun(folder)
@@ -76,5 +77,5 @@ def _check_vocabulary(vocabulary: Any, folder: Path) -> None:
         return
     differs = f"the vocabulary of {folder} has {len(before):,} words, and that of this config {len(vocabulary):,}"
     if begun:
-        raise ValueError(f"{differs}; a run there has begun with it: name another --run.folder")
+        raise UserError(f"{differs}; a run there has begun with it: name another --run.folder")
     complain(f"{differs}; it is replaced")

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Pack, write the card and upload. Raises ValueError if there is no run, or if the hub refuses it."""
+    """Pack, write the card and upload. Raises UserError if there is no run, or if the hub refuses it."""
     from vision_attn.configuration.config import find_best
     from vision_attn.configuration.hub import card, upload
 

@@ -72,12 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score, write and print. Returns 1 if a metric failed. Raises ValueError for errors in the files."""
+    """Score, write and print. Returns 1 if a metric failed. Raises UserError for errors in the files."""
     from vision_attn.metrics.bootstrap import resampled
 
     files, annotations = [find(name) for name in arguments.results], located(arguments.annotations)
     if arguments.each and len(files) > 1:
-        raise ValueError("--each is of one file of captions: score the files one by one")
+        raise UserError("--each is of one file of captions: score the files one by one")
     name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"
     out = arguments.out or files[0].with_name(name)
     if arguments.out or out.is_dir():
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
                 write_each(arguments.each, sets[0], reports[0].each)
     except OSError as error:
         option = "--out or --each" if arguments.each else "--out"
-        raise ValueError(
+        raise UserError(
             f"{error.filename or out} cannot be written: {error.strerror}; name another file with {option}"
         ) from error
     if arguments.json:
@@ -215,7 +215,7 @@ def shared(
     ]
     common = [key for key in named[0] if all(key in other for other in named)]
     if not common:
-        raise ValueError("no image has a caption in every file: are they of the same split?")
+        raise UserError("no image has a caption in every file: are they of the same split?")
     return [{key: one[key][0] for key in common} for one in named], [
         {key: one[key][1] for key in common} for one in named
     ]
@@ -224,17 +224,17 @@ def shared(
 def photographs_of(
     candidates: dict[int | str, str], photographs: Sequence[Photograph], results: Path, annotations: Path
 ) -> dict[int | str, Photograph]:
-    """The photograph of each image of the results. Raises ValueError, with a likely reason, if images of the results
+    """The photograph of each image of the results. Raises UserError, with a likely reason, if images of the results
     are not annotated or are ambiguous."""
     try:
         found = matched(list(candidates), photographs)
     except UserError as error:
-        raise ValueError(f"{results} and {annotations}: {error}") from error
+        raise UserError(f"{results} and {annotations}: {error}") from error
     unknown = [image for image in candidates if image not in found]
     if unknown:
         key, name = photographs[0].id, photographs[0].name
         like = f"image_id {brief(key)}" + f" or {brief(name)}" * (name not in ("", key))
-        raise ValueError(
+        raise UserError(
             f"{results}: {len(unknown):,} of {len(candidates):,} captions belong to no image of {annotations},"
             f" such as image_id {brief(unknown[0])}; its images have names such as {like}: is it another split's file?"
         )

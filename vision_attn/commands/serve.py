@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vision_attn.commands._run_options import add_device_and_trust, add_prompt, named
 from vision_attn.system.console import complain, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained
 
 ALONG = ("weights/photographs", "weights/ram_cluttered60", "weights/draw_reader_cluttered100")
@@ -49,12 +50,12 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the models and serve them until Ctrl-C. Raises ValueError if one cannot be opened or shown, or the address
+    """Load the models and serve them until Ctrl-C. Raises UserError if one cannot be opened or shown, or the address
     used."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise ValueError(f"the page needs {' and '.join(missing)}: pip install 'vision-attn[web]'")
+        raise UserError(f"the page needs {' and '.join(missing)}: pip install 'vision-attn[web]'")
     if not 0 <= arguments.port < 2**16:
-        raise ValueError(f"--port is {arguments.port}: give a number from 1 to 65535, or 0 for any that is free")
+        raise UserError(f"--port is {arguments.port}: give a number from 1 to 65535, or 0 for any that is free")
     names = arguments.models or ALONG
     say(f"loading {', '.join(names)} ...")
     from vision_attn.api import load
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     others = [name for name in names if not is_run_name(name)]
     weights = arguments.weights or [None] * len(others)
     if len(weights) != len(others):
-        raise ValueError(f"--weights is given {len(weights)} times, but {len(others)} models are no runs: give as many")
+        raise UserError(f"--weights is given {len(weights)} times, but {len(others)} models are no runs: give as many")
     given = iter(weights)
     options = {"device": arguments.device, "trust": arguments.trust}
     server = make_server([], host=arguments.host, port=arguments.port)  # a port in use is found before loading

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the config, claim the folder, build and train. Raises ValueError for errors in config, data or folder."""
+    """Read the config, claim the folder, build and train. Raises UserError for errors in config, data or folder."""
     with collected_later():
         from vision_attn.configuration.config import build
         from vision_attn.data.photographs.captions import Captions

@@ -22,6 +22,7 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import flat, read_yaml
 from vision_attn.system.console import suggest
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.task import Source, Task
 
@@ -61,7 +62,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
 
     `run.folder` is `runs/NAME` unless given. Of `task`, what is not written in the file is that of the run which
-    `run.start_from` names, if the file names no class there. Raises ValueError naming the key that is wrong, also for
+    `run.start_from` names, if the file names no class there. Raises UserError naming the key that is wrong, also for
     text that is not UTF-8, which the config of a run cannot hold.
     """
     path, options = Path(path), options_of(overrides)
@@ -74,7 +75,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     config = Config(**found | {"run": built(found["run"])})
     for key, value in flat(config.content()).items():
         if isinstance(value, str) and not is_utf8(value):
-            raise ValueError(f"{key} is {value!r}, which is not UTF-8 text: give what it names another name")
+            raise UserError(f"{key} is {value!r}, which is not UTF-8 text: give what it names another name")
     return config
 
 
@@ -84,7 +85,7 @@ def parameters() -> dict[str, inspect.Parameter]:
 
 
 def options_of(overrides: Sequence[str]) -> list[Option]:
-    """Overrides under today's names. Raises ValueError for what is no option."""
+    """Overrides under today's names. Raises UserError for what is no option."""
     return [Option(*moved_option(option.path, option.text)) for option in parse_options(overrides)]
 
 
@@ -99,9 +100,9 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
     try:
         theirs = plain(Reader(RunFolder()).value(load(written).get("task"), parameters()["task"].annotation, "task"))
     except Untrusted as error:
-        raise ValueError(f"{written} names classes of another package: copy its task into {where}") from error
+        raise UserError(f"{written} names classes of another package: copy its task into {where}") from error
     except Wrong as error:
-        raise ValueError(f"{written}: {error}") from error
+        raise UserError(f"{written}: {error}") from error
     return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | (task.get("init_args") or {})}}
 
 
@@ -117,11 +118,11 @@ def dump(config: Config) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A config file as plain values, under today's names. Raises ValueError as `read_yaml`, and for unknown keys."""
+    """A config file as plain values, under today's names. Raises UserError as `read_yaml`, and for unknown keys."""
     content, known = moved(read_yaml(path), where=path), list(parameters())
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is no config: it must hold keys such as {', '.join(known)}")
+        raise UserError(f"{path} is no config: it must hold keys such as {', '.join(known)}")
     unknown = [key for key in content if key not in (*known, *REMOVED)]
     if unknown:
-        raise ValueError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], known)}")
+        raise UserError(f"{path}: {unknown[0][:80]}: there is no such key{suggest(unknown[0], known)}")
     return {key: value for key, value in content.items() if key not in REMOVED}

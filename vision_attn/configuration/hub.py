@@ -37,12 +37,12 @@ def local(name: str | Path) -> Path:
     """Return the folder of a run: that of "hf://user/name" or "hf://user/name@revision" is downloaded, or taken from
     the hub's cache; any other name is that of a folder, or of an included one.
 
-    Raises ValueError if it is neither in the cache nor can be downloaded.
+    Raises UserError if it is neither in the cache nor can be downloaded.
     """
     found = _ADDRESS.fullmatch(str(name))
     if not found:
         if str(name).startswith("hf:"):
-            raise ValueError(f"{name}: give hf://USER/NAME, or hf://USER/NAME@REVISION")
+            raise UserError(f"{name}: give hf://USER/NAME, or hf://USER/NAME@REVISION")
         return shipped(name)
     with _told(f"hf://{found[1]} could not be downloaded"):
         from huggingface_hub import snapshot_download
@@ -53,10 +53,10 @@ def local(name: str | Path) -> Path:
 def upload(folder: Path, name: str, *, private: bool = False) -> str:
     """Upload packed weights to the model repository `name` ("user/name"), made if necessary. Returns its address.
 
-    Raises ValueError, and says what to do, if the hub refuses it or cannot be reached.
+    Raises UserError, and says what to do, if the hub refuses it or cannot be reached.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise ValueError(f"{name} is not the name of a repository: give USER/NAME")
+        raise UserError(f"{name} is not the name of a repository: give USER/NAME")
     with _told(f"{name} could not be uploaded"):
         from huggingface_hub import HfApi
 
@@ -82,7 +82,7 @@ def _told(what: str) -> Iterator[None]:
             reason = "there is no such repository, or it is private"
         elif status is None and not isinstance(error, ValueError):  # which is about the name, or what is offline
             reason = f"is there a network? ({type(error).__name__}: {reason})"
-        raise ValueError(f"{what}: {reason}") from error
+        raise UserError(f"{what}: {reason}") from error
 
 
 def card(folder: Path, name: str, title: str) -> str:

@@ -19,17 +19,17 @@ class Option(NamedTuple):
 
 
 def parse_options(words: Sequence[str]) -> list[Option]:
-    """The options in `--KEY=VALUE`. Raises ValueError for what is none."""
+    """The options in `--KEY=VALUE`. Raises UserError for what is none."""
     options = []
     for word in words:
         key, given, text = word.partition("=")
         if not re.fullmatch(r"--\w[\w-]*(\.[^.\s]+)*", key):
-            raise ValueError(f"{short(key)} is not an option: give --KEY=VALUE")
+            raise UserError(f"{short(key)} is not an option: give --KEY=VALUE")
         if not given:
-            raise ValueError(f"{key}: its value is missing: give {key}=VALUE")
+            raise UserError(f"{key}: its value is missing: give {key}=VALUE")
         path = tuple(name for name in key[2:].split(".") if name not in ("init_args", "class_path"))
         if not path:
-            raise ValueError(f"{key} is not an option: name the key of a config before it")
+            raise UserError(f"{key} is not an option: name the key of a config before it")
         options.append(Option(path, text))
     return options
 
@@ -38,7 +38,7 @@ def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
     """The value of an option, written as YAML. It is text where the parameter takes text and YAML gives nothing else
     that the parameter takes."""
     if not text and Path in kinds:
-        raise ValueError(f"--{key} is empty: name a file or a folder")
+        raise UserError(f"--{key} is empty: name a file or a folder")
     textual = any(map(takes_text, kinds))
     try:
         value = parse_yaml(text, f"--{key}")

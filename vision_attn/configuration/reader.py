@@ -42,6 +42,7 @@ from vision_attn.configuration.options import Option, value_of
 from vision_attn.configuration.parts import Part
 from vision_attn.configuration.trust import Names, Untrusted, Wrong, short
 from vision_attn.system.console import suggest
+from vision_attn.system.errors import UserError
 
 CLASSES = 50
 """The largest number of classes that a config may name."""
@@ -62,10 +63,10 @@ def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
         keys = [".".join(option.path) for option in options]
         by_option = any(error.key == key or error.key.startswith(f"{key}.") for key in keys)
         if isinstance(error, Untrusted):
-            raise ValueError(f"{'one of the options' if by_option else where} {error}") from error
+            raise UserError(f"{'one of the options' if by_option else where} {error}") from error
         if by_option:
             raise
-        raise ValueError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error}") from error
 
 
 class Reader:

@@ -27,7 +27,7 @@ def open_run(
     Overrides such as "--data.images=FOLDER" say where the data lies now. A run folder may come from anyone: weights
     are safetensors, its config may name only the classes that `trust.RunFolder` permits, nothing is downloaded or
     cached elsewhere for it (`trust.confined`), and no model is built that is larger than its weights. Packages that
-    `trust` names may be imported too, which runs their code. Raises ValueError saying what is missing or wrong.
+    `trust` names may be imported too, which runs their code. Raises UserError saying what is missing or wrong.
     """
     best, trust = find_best(Path(folder)), as_packages(trust)
     written = best / "config.yaml"
@@ -48,7 +48,7 @@ def open_run(
 def _check_seed(content: dict, *, where: Path) -> None:
     run = content.get("run", {})
     if not isinstance(run, dict) or type(run.get("seed", 0)) is not int or not -(2**63) <= run.get("seed", 0) < 2**63:
-        raise ValueError(f"{where}: run.seed must be a whole number of 64 bits")
+        raise UserError(f"{where}: run.seed must be a whole number of 64 bits")
 
 
 def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, where: Path) -> dict[str, Part]:
@@ -57,7 +57,7 @@ def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, wher
     for option in options:
         if option.path[0] in parameters().keys() - set(OPENED):
             key = ".".join(option.path)
-            raise ValueError(f"{key}: only keys of {' and '.join(OPENED)} can be overridden when a run is opened")
+            raise UserError(f"{key}: only keys of {' and '.join(OPENED)} can be overridden when a run is opened")
     present = {key: content[key] for key in OPENED if content.get(key) is not None}
     if "data" in present:
         present["data"] = confined(present["data"])
@@ -76,7 +76,7 @@ def _as_mistakes(where: Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ValueError(f"{where} describes a model that cannot be built ({reason})") from error
+        raise UserError(f"{where} describes a model that cannot be built ({reason})") from error
 
 
 def _built(config: dict[str, Part], best: Path, source: Source | None = None) -> tuple[Task, Source]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vision_attn.system.errors import UserError
+
 
 @dataclass
 class Run:
@@ -67,14 +69,14 @@ class Run:
 
     def __post_init__(self) -> None:
         if not self.folder:
-            raise ValueError("run.folder is empty: name a folder")
+            raise UserError("run.folder is empty: name a folder")
         for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
             for name in names.split():
                 if getattr(self, name) < least:
-                    raise ValueError(f"run.{name} is {getattr(self, name)}, but must be at least {least}")
+                    raise UserError(f"run.{name} is {getattr(self, name)}, but must be at least {least}")
         if self.average is not None and not 0 < self.average < 1:
-            raise ValueError(f"run.average is {self.average}, but must lie between 0 and 1 (e.g. 0.999), or be null")
+            raise UserError(f"run.average is {self.average}, but must lie between 0 and 1 (e.g. 0.999), or be null")
         if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"run.clip is {self.clip}, but must be above 0, or null for no clipping")
+            raise UserError(f"run.clip is {self.clip}, but must be above 0, or null for no clipping")
         if self.patience is not None and self.patience < 1:
-            raise ValueError(f"run.patience is {self.patience}, but must be at least 1, or null to train all epochs")
+            raise UserError(f"run.patience is {self.patience}, but must be at least 1, or null to train all epochs")

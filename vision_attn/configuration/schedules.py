@@ -8,6 +8,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from vision_attn.system.errors import UserError
+
 LENGTHS = ("T_max", "T_0", "total_iters", "total_steps", "num_training_steps")
 """The parameters for the number of steps: of torch's schedules, and of the functions of transformers."""
 
@@ -21,13 +23,13 @@ def takes_steps_by_name(schedule: Callable) -> bool:
 
 
 def scheduled(schedule: Callable[..., LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
-    """Build a schedule over `steps` steps; a length that it was given already is kept. Raises ValueError for a schedule
+    """Build a schedule over `steps` steps; a length that it was given already is kept. Raises UserError for a schedule
     that does not follow steps."""
     made, given = (schedule.func, schedule.keywords) if isinstance(schedule, partial) else (schedule, {})
     if not takes_steps_by_name(made):
         return schedule(optimizer, steps)
     if inspect.isclass(made) and issubclass(made, ReduceLROnPlateau):
-        raise ValueError(
+        raise UserError(
             "schedule: ReduceLROnPlateau follows a metric, and schedules follow training steps here: choose another, "
             "such as CosineAnnealingLR or StepLR"
         )

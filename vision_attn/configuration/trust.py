@@ -79,7 +79,7 @@ class Names:
 class RunFolder(Names):
     """What the config of a run folder may name: classes that are defined in `MODULES`, or in packages of `trust`.
 
-    Raises ValueError for names that are none of packages, and for packages that cannot be trusted as a whole.
+    Raises UserError for names that are none of packages, and for packages that cannot be trusted as a whole.
     """
 
     def __init__(self, trust: Iterable[str] = ()) -> None:
@@ -88,9 +88,9 @@ class RunFolder(Names):
         for package in self.trust:
             if not all(part.isidentifier() and part.isascii() for part in package.split(".")):
                 more = "; repeat --trust for each package" * ("," in package)
-                raise ValueError(f"{package!r} is not a package name{more}")
+                raise UserError(f"{package!r} is not a package name{more}")
             if package.split(".")[0] in NEVER:
-                raise ValueError(
+                raise UserError(
                     f"--trust {package}: {package.split('.')[0]} has functions that can do anything; its classes that "
                     "a run folder may use need no --trust"
                 )
@@ -120,11 +120,11 @@ class RunFolder(Names):
 
 
 def _import(module: str, key: str) -> ModuleType:
-    """Import a module. Raises `Wrong` if there is none, and ValueError if Python cannot parse it."""
+    """Import a module. Raises `Wrong` if there is none, and UserError if Python cannot parse it."""
     try:
         return import_module(module)
     except SyntaxError as error:
-        raise ValueError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+        raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
     except ImportError as error:
         own = "" if module.split(".")[0] in NEVER else "; if it is your own, name its folder in PYTHONPATH"
         raise Wrong(key, f"{short(' '.join(str(error).split()))}{own}") from error

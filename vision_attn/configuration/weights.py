@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
 from vision_attn.system.console import few, reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 NAME = "model.safetensors"
@@ -55,7 +56,7 @@ def _sort_metadata(path: Path) -> None:
 
 def in_half(source: Path, target: Path) -> None:
     """Copy a file of weights in float16. A tensor with numbers beyond its range, 65,504, is copied as it is. Raises
-    ValueError if it cannot be read, and OSError if it cannot be written."""
+    UserError if it cannot be read, and OSError if it cannot be written."""
 
     def half(tensor: Tensor) -> Tensor:
         small = tensor.half() if tensor.is_floating_point() else tensor
@@ -64,7 +65,7 @@ def in_half(source: Path, target: Path) -> None:
     try:
         tensors = {name: half(tensor) for name, tensor in load_file(source).items()}
     except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"{source} cannot be copied: {reason_of(error)}") from error
+        raise UserError(f"{source} cannot be copied: {reason_of(error)}") from error
     try:
         with _usual_mode(target):
             save_file(tensors, target)
@@ -73,7 +74,7 @@ def in_half(source: Path, target: Path) -> None:
 
 
 def is_half(path: Path) -> bool:
-    """Whether a file of weights is one that `in_half` wrote: any of its numbers are of float16. Raises ValueError if it
+    """Whether a file of weights is one that `in_half` wrote: any of its numbers are of float16. Raises UserError if it
     is damaged."""
     read_shapes(path)
     with safe_open(str(path), framework="pt") as file:
@@ -88,7 +89,7 @@ def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Size
     sizes: see `Source.extend`; weights whose shape has the first size in the file and the second one in `task` are
         extended, as in `grown`.
 
-    Raises ValueError as `check_weights` does.
+    Raises UserError as `check_weights` does.
     """
     check_weights(task, folder, another=another, sizes=sizes)
     path = Path(folder) / NAME
@@ -100,7 +101,7 @@ def load_weights(task: Task, folder: Path, *, another: bool = False, sizes: Size
                 kept[name] = grown(kept[name].float(), weight.shape)
         task.load_state_dict(kept, strict=False)
     except (SafetensorError, RuntimeError, KeyError) as error:  # a dtype that torch cannot convert
-        raise ValueError(f"{path} cannot be loaded: {reason_of(error)}") from error
+        raise UserError(f"{path} cannot be loaded: {reason_of(error)}") from error
 
 
 def grown(weight: Tensor, shape: torch.Size) -> Tensor:
@@ -122,7 +123,7 @@ def grown(weight: Tensor, shape: torch.Size) -> Tensor:
 def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:
     """Compare the names and shapes in `folder`/model.safetensors with those of `task`. Reads only the file's header.
 
-    `task` may be on the meta device, where it takes no memory. Raises ValueError if the file is missing or damaged, or
+    `task` may be on the meta device, where it takes no memory. Raises UserError if the file is missing or damaged, or
     if weights are missing, unexpected or of another shape; it names the first ones. A buffer of `task` without elements
     may have any length in the file. `another`, `sizes`: see `load_weights`.
     """
@@ -140,23 +141,23 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
     lines = [f"{kind}: {few(names)}" for kind, names in problems.items() if names]
     if lines:
-        raise ValueError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
+        raise UserError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
     _check_memory(path)
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of all tensors in a safetensors file. Raises ValueError if it is missing or damaged."""
+    """Read the shapes of all tensors in a safetensors file. Raises UserError if it is missing or damaged."""
     if not path.is_file():
-        raise ValueError(f"{path} is missing: {path.parent} holds no weights")
+        raise UserError(f"{path} is missing: {path.parent} holds no weights")
     try:
         with open(path, "rb") as file:
             header = int.from_bytes(file.read(8), "little")
         if header > HEADER:
-            raise ValueError(f"{path} is not a complete safetensors file: its header claims {header:,} bytes")
+            raise UserError(f"{path} is not a complete safetensors file: its header claims {header:,} bytes")
         with safe_open(str(path), framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a complete safetensors file: {error}") from error
+        raise UserError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def _fits(stored: tuple[int, ...], wanted: torch.Size, sizes: Sizes | None) -> bool:
@@ -170,12 +171,12 @@ def _is_own(name: str, task: Task) -> bool:
 
 
 def _check_memory(path: Path) -> None:
-    """Raise ValueError if the weights exceed the machine's memory: a sparse file can have any size."""
+    """Raise UserError if the weights exceed the machine's memory: a sparse file can have any size."""
     if not hasattr(os, "sysconf"):  # Windows
         return
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if path.stat().st_size > machine:
-        raise ValueError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
+        raise UserError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from vision_attn.contracts.classifier import Glimpses
 from vision_attn.contracts.modes import in_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.contracts.samples import Choice
+from vision_attn.system.errors import UserError
 
 PAD, END = 0, 1
 """Word ids. PAD starts a caption and fills it up, and is never produced; END ends a caption."""
@@ -111,8 +112,8 @@ class Captioner(nn.Module):
 
     def leave_out_padding(self) -> None:
         """Take annotation vectors of zeros for padding from now on, and neither look at them nor average over them.
-        Called where the encoder pads (`Encoder.pads`). Raises ValueError for a captioner that cannot."""
-        raise ValueError(
+        Called where the encoder pads (`Encoder.pads`). Raises UserError for a captioner that cannot."""
+        raise UserError(
             f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
             "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, TopDown, ShowAndTell or Transformer"
         )
@@ -132,9 +133,9 @@ class Captioner(nn.Module):
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
         """Divide the logits of all words by `temperature`, once, by scaling weights. The default is for models whose
-        logits are those of a linear layer `output`. Raises ValueError for other models."""
+        logits are those of a linear layer `output`. Raises UserError for other models."""
         layer = getattr(self, "output", None)
         if not isinstance(layer, nn.Linear):
-            raise ValueError(f"{type(self).__name__} has no layer of logits that a temperature could scale")
+            raise UserError(f"{type(self).__name__} has no layer of logits that a temperature could scale")
         for weight in layer.parameters():
             weight.div_(temperature)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from vision_attn.contracts.drawing import Window
 from vision_attn.contracts.samples import Choice
+from vision_attn.system.errors import UserError
 
 
 class ClassifierOutput(NamedTuple):
@@ -72,9 +73,9 @@ class Classifier(nn.Module):
 
 
 def one_size(model: str, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the shape of all images. Raises ValueError, which names the `model`, if images differ in size."""
+    """Return the shape of all images. Raises UserError, which names the `model`, if images differ in size."""
     if 0 in image_shape:
-        raise ValueError(
+        raise UserError(
             f"{model} takes images of one size, and those of this data set differ in size: set data.side and "
             "data.square=true, or use a model of glimpses such as vision_attn.models.ram.RAM"
         )

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.contracts.captioner import Caption, Captioner
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
 
@@ -45,15 +46,15 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def checked(self, term: Any) -> dict[str, Tensor]:
-        """Return what the criterion returned. Raises ValueError if it is not as `forward` says."""
+        """Return what the criterion returned. Raises UserError if it is not as `forward` says."""
         name = type(self).__name__
         if not isinstance(term, dict) or (term and "loss" not in term):
             kind = "a dict without it" if isinstance(term, dict) else type(term)
-            raise ValueError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
+            raise UserError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
         for key, value in term.items():
             if not isinstance(value, Tensor) or value.numel() != 1:
                 kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise ValueError(f"{name} returns {key}, which must be a tensor of one number, but is {kind}")
+                raise UserError(f"{name} returns {key}, which must be a tensor of one number, but is {kind}")
         return term
 
     def explore(
@@ -80,13 +81,13 @@ class Criterion(nn.Module):
 
 
 def summed(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the scalars of all terms, with "loss", the sum of their losses, if there is one. Raises ValueError for a
+    """Return the scalars of all terms, with "loss", the sum of their losses, if there is one. Raises UserError for a
     name that two terms log."""
     losses = [term["loss"] for term in terms if "loss" in term]
     scalars: dict[str, Tensor] = {}
     for term in terms:
         logged = {name: value for name, value in term.items() if name != "loss"}
         if twice := logged.keys() & scalars.keys():
-            raise ValueError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
+            raise UserError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
         scalars |= logged
     return scalars | ({"loss": sum(losses)} if losses else {})

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from vision_attn.system.errors import UserError
+
 
 def check_mode(module: nn.Module, mode: str) -> None:
-    """Raise ValueError unless `mode` is one of `module.modes`."""
+    """Raise UserError unless `mode` is one of `module.modes`."""
     if mode not in module.modes:
         known = f"its modes are {', '.join(module.modes)}" if module.modes else "it has one mode"
-        raise ValueError(f"{type(module).__name__} has no mode {mode!r}; {known}")
+        raise UserError(f"{type(module).__name__} has no mode {mode!r}; {known}")
 
 
 @contextmanager

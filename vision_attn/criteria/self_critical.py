@@ -19,6 +19,7 @@ from vision_attn.layers.padding import rounded
 from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
 
@@ -97,7 +98,7 @@ class SelfCritical(Criterion):
             self.cider.count([self.ids(caption) for caption in captions] for captions in images)
             self.counted_on.fill_(mark)
         elif mark != self.counted_on:
-            raise ValueError(
+            raise UserError(
                 "the document frequencies of CIDEr-D in the checkpoint were counted on other training captions, or "
                 "with another vocabulary: restore these, or start a new run (run.start_from can load its weights)"
             )

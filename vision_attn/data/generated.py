@@ -6,6 +6,7 @@ from typing import Any
 from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.random_streams import FIXED, FRESH
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
 
 
@@ -20,7 +21,7 @@ class Generated(Source):
 
     def __init__(self, *, batch_size: int, epoch_images: int, val_images: int, test_images: int) -> None:
         if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__.lower()}: batch_size={batch_size}, epoch_images={epoch_images}, "
                 f"val_images={val_images} and test_images={test_images} must be positive, and an epoch must hold at "
                 "least one batch"
@@ -29,7 +30,7 @@ class Generated(Source):
         self.split_images = {"train": val_images, "val": val_images, "test": test_images}
 
     def check_pixels(self, number: int) -> None:
-        """Raise ValueError if images of this number of pixels are too many in a batch or in a fixed set."""
+        """Raise UserError if images of this number of pixels are too many in a batch or in a fixed set."""
         name = type(self).__name__
         check_range(name, 1, 2**26, pixels_of_a_batch=self.batch_size * number)
         check_range(name, 1, 2**29, pixels_of_a_split=max(self.split_images.values()) * number)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 
 ENCODING = ("utf-8", "surrogatepass")  # file names may hold any bytes
@@ -91,11 +92,11 @@ class Ragged:
 
     @classmethod
     def map(cls, folder: Path, name: str, dtype: DTypeLike) -> "Ragged":
-        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, UserError."""
         values = map_array(folder / f"{name}.values.npy", dtype)
         starts = map_array(folder / f"{name}.starts.npy", np.int64)
         if not len(starts) or (starts[0], starts[-1]) != (0, len(values)):
-            raise ValueError(f"{folder / name}: these lists are damaged")
+            raise UserError(f"{folder / name}: these lists are damaged")
         return cls(values, starts)
 
 
@@ -107,13 +108,13 @@ def write_array(path: Path, array: NDArray) -> None:
 
 
 def map_array(path: Path, dtype: DTypeLike) -> NDArray:
-    """Map a one-dimensional array into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+    """Map a one-dimensional array into memory. Raises FileNotFoundError or, if it is damaged, UserError."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # numpy parses the header as a Python literal, which can fail in many ways
-        raise ValueError(f"{path}: this array is damaged") from error
+        raise UserError(f"{path}: this array is damaged") from error
     if array.ndim != 1 or array.dtype != dtype:
-        raise ValueError(f"{path}: this array is damaged")
+        raise UserError(f"{path}: this array is damaged")
     return array.view(np.ndarray)  # the same memory; slices of a np.memmap cost ten times as much

@@ -43,17 +43,17 @@ class Records(NamedTuple):
 
 
 def read_content(path: Path) -> Content:
-    """Read a file, and recognise what it holds. Raises ValueError naming the file if it cannot be read."""
+    """Read a file, and recognise what it holds. Raises UserError naming the file if it cannot be read."""
     try:
         with open(path, "rb") as file:
             first = file.read(8)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (OSError, ValueError) as error:  # UserError: a name that no file can have
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if shape := next((shape for magic, shape in MAGIC.items() if first.startswith(magic)), None):
         return Content(shape, _columnar(path, shape))
     text = read_text(path)
     if not (stripped := text.lstrip()):
-        raise ValueError(f"{path} is empty")
+        raise UserError(f"{path} is empty")
     if stripped[0] not in "{[":
         return Content("table", text)
     value = parse_json(path, text, lines=True)
@@ -68,7 +68,7 @@ def read_records(
 
     named: the names of columns that are not recognised. content: what `read_content` has read.
 
-    Raises ValueError naming the file and the record that is wrong.
+    Raises UserError naming the file and the record that is wrong.
     """
     shape, value = content or read_content(path)
     named = named or {}
@@ -82,13 +82,13 @@ def read_records(
     for number, record in enumerate(records, start=1):
         where = f"{path}: record {number}"
         if not isinstance(record, dict):
-            raise ValueError(f"{where} is {brief(record)}, not an object with {' and '.join(columns)}")
+            raise UserError(f"{where} is {brief(record)}, not an object with {' and '.join(columns)}")
         keys = tuple(record)
         if keys not in known:
             try:
                 known[keys] = places_of(keys, columns, named)
             except UserError as error:
-                raise ValueError(f"{where}: {error}") from error
+                raise UserError(f"{where}: {error}") from error
         found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
         nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key
         rows.append((where, record | nothing | {key: some if some[1:] else some[0] for key, some in found.items()}))
@@ -99,9 +99,9 @@ def read_records(
 
 
 def check_purposes(named: Mapping[str, str | int], columns: Sequence[str]) -> None:
-    """Raise ValueError if a column is named for something else than `columns` and a split."""
+    """Raise UserError if a column is named for something else than `columns` and a split."""
     if unknown := named.keys() - {*columns, "split"}:
-        raise ValueError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
+        raise UserError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
 
 
 def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
         import pyarrow
         from pyarrow import ipc, parquet
     except ImportError as error:
-        raise ValueError(f"{path} is a {shape} file, which needs pyarrow: pip install 'vision-attn[scale]'") from error
+        raise UserError(f"{path} is a {shape} file, which needs pyarrow: pip install 'vision-attn[scale]'") from error
     try:
         with open(path, "rb") as file:  # not by its name, which could be that of another file system
             if shape == "Parquet":
@@ -124,9 +124,9 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
                 names, kept = opened.schema.names, _without_bytes(opened.schema)
                 table = _limited(path, opened.schema, kept, _batches(opened))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # of the names of columns
-        raise ValueError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
+        raise UserError(f"{path} is not a readable {shape} file: {reason_of(error)}") from error
     if not places_of(kept, ["image"], {}) and places_of(names, ["image"], {}):
-        raise ValueError(
+        raise UserError(
             f"{path} holds the photographs themselves, not their names, and {shape} files of that kind are not read: "
             "write Parquet, or save it with the library datasets (`save_to_disk`)"
         )
@@ -134,12 +134,12 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
 
 
 def values_of(path: Path, table: Any) -> list[Any]:
-    """The rows of a table of pyarrow, or the values of a column. Raises ValueError naming the file for a value that
+    """The rows of a table of pyarrow, or the values of a column. Raises UserError naming the file for a value that
     Python does not have, such as a time after the year 9999."""
     try:
         return table.to_pylist()
     except Exception as error:  # what is raised depends on the type of the column
-        raise ValueError(f"{path} holds a value that cannot be read: {reason_of(error)}") from error
+        raise UserError(f"{path} holds a value that cannot be read: {reason_of(error)}") from error
 
 
 def _without_bytes(schema: Any) -> list[str]:
@@ -170,7 +170,7 @@ def _limited(path: Path, schema: Any, kept: Sequence[str], batches: Iterable[Any
 
 def _check_size(path: Path, rows: int, size: int) -> None:
     if rows > MOST_ROWS or size > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_ROWS:,} rows, or more than {MOST_BYTES / 1e9:.0f} GB of text")
+        raise UserError(f"{path} has more than {MOST_ROWS:,} rows, or more than {MOST_BYTES / 1e9:.0f} GB of text")
 
 
 def hashed_split(name: str) -> str:
@@ -193,7 +193,7 @@ def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -
     """For each name without an ending of which a folder holds a single file, the name of that file. To be told to the
     user with `say_endings`.
 
-    Raises ValueError naming both if there are two files of a name.
+    Raises UserError naming both if there are two files of a name.
     """
     listed: dict[str, dict[str, list[str]]] = {}
     found: dict[str, str] = {}
@@ -205,7 +205,7 @@ def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -
             listed[parent] = _by_stem(folder / parent, endings)
         if several := listed[parent].get(stem):
             if len(several) > 1:
-                raise ValueError(
+                raise UserError(
                     f"{brief(name)} may be {several[0]} or {several[1]} in {folder / parent}: write its ending"
                 )
             found[name] = os.path.join(parent, several[0])
@@ -237,6 +237,6 @@ def plain_path(name: str) -> str:
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:
-    """Raise ValueError naming the record if the name of an image leads out of the folder of images."""
+    """Raise UserError naming the record if the name of an image leads out of the folder of images."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"{where}: image {brief(name)} must be the name of a file in {folder}")
+        raise UserError(f"{where}: image {brief(name)} must be the name of a file in {folder}")

@@ -79,14 +79,14 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
 
     named: for columns that are not recognised, their names in the table or, counted from 1, their numbers.
 
-    Raises ValueError naming the file, the line and what to do.
+    Raises UserError naming the file, the line and what to do.
     """
     try:
         layout = _by_header(text, columns, named) or _by_content(text, columns, named)
     except UserError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
     if layout is None:
-        raise ValueError(_unknown(path, text, columns, named))
+        raise UserError(_unknown(path, text, columns, named))
     width = len(layout.names)
     free = layout.places[columns[-1]][-1] if columns[-1] in FREE else None
     rows: list[tuple[int, dict[str, Any]]] = []
@@ -96,7 +96,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
             fields.pop()
         if (excess := len(fields) - width) > 0:
             if free is None:
-                raise ValueError(
+                raise UserError(
                     f"{path}: line {line}: more fields than columns: a {columns[-1]} with a comma needs quotation "
                     "marks around it"
                 )
@@ -108,7 +108,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
         else:
             rows.append((line, record))
     if short and len(short) >= len(rows):
-        raise ValueError(f"{path}: line {short[0]} has fewer columns than {' and '.join(columns)}: {layout.shape}?")
+        raise UserError(f"{path}: line {short[0]} has fewer columns than {' and '.join(columns)}: {layout.shape}?")
     if torn:
         log.warning(
             "%s: fields in quotation marks whose lines read like rows: %d, such as that of line %d: is a mark missing?",
@@ -121,7 +121,7 @@ def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, 
     """Where `columns`, and a split, are among these names, as far as they are. Of captions, all columns whose names
     differ in a number at the end: `caption_1`, `caption_2`.
 
-    Raises ValueError if `named` gives a column two meanings.
+    Raises UserError if `named` gives a column two meanings.
     """
     plain = [_plain(name) for name in names]
     stems = [_unnumbered(name) for name in plain]
@@ -141,11 +141,11 @@ def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, 
 
 
 def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | int], names: Iterable[Any]) -> None:
-    """Raise ValueError if a column that is named for a purpose serves another one too."""
+    """Raise UserError if a column that is named for a purpose serves another one too."""
     for column in named.keys() & places.keys():
         for other in places.keys() - {column}:
             if places[column][0] in places[other]:
-                raise ValueError(
+                raise UserError(
                     f"data.columns.{column} names {brief(named[column])}, which is the column of the {other}: name "
                     f"another of {_listed(names)}, or name that of the {other} too"
                 )
@@ -223,13 +223,13 @@ def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int
 
 
 def _each_one(kinds: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
-    """Where columns are among columns of these kinds. Raises ValueError if one may be several."""
+    """Where columns are among columns of these kinds. Raises UserError if one may be several."""
     places = {}
     for column in (*columns, "split"):
         found = [place for place, kind in enumerate(kinds) if kind == column]
         if len(found) > 1:
             numbers = " and ".join(str(place + 1) for place in found)
-            raise ValueError(
+            raise UserError(
                 f"columns {numbers} may each be the {column}: name one in the first row, or by its number, "
                 f"--data.columns.{column}={found[0] + 1}"
             )

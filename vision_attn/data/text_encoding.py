@@ -7,6 +7,7 @@ from pathlib import Path
 
 from charset_normalizer import from_bytes
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import contents
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -22,7 +23,7 @@ def read_text(path: Path) -> str:
     """Read a text file, whose lines then end in "\\n".
 
     It is in UTF-8, in the encoding that its byte order mark announces, or else in the one that a warning names, a
-    guess. Raises ValueError naming the file if it
+    guess. Raises UserError naming the file if it
     cannot be read or is not text.
     """
     content = contents(path)
@@ -39,7 +40,7 @@ def read_text(path: Path) -> str:
         else:
             log.warning("%s: bytes that are not in its encoding, %s, and are replaced: %d", path, encoding, lost)
     if "\0" in text:
-        raise ValueError(f"{path} is not a text file")
+        raise UserError(f"{path} is not a text file")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -44,7 +44,7 @@ class Vocabulary:
         kind = KINDS[words or Spaces.kind]()
         frequent = kind.frequent(captions, min_count, max_words)
         if len(frequent) > MAX_WORDS - len(SPECIALS):
-            raise ValueError(
+            raise UserError(
                 f"the captions have {len(frequent):,} words: raise min_count, or set max_words below {MAX_WORDS:,}"
             )
         return cls(frequent, kind)
@@ -54,14 +54,14 @@ class Vocabulary:
         """Read the words of a file written by `save`, and split captions as it says.
 
         The tokenizer in the file is not used: the file may come from anyone, and matching its patterns might never end.
-        Raises ValueError naming the file if it is missing, too large, damaged, or written by another tool.
+        Raises UserError naming the file if it is missing, too large, damaged, or written by another tool.
         """
         if not Path(path).is_file():
-            raise ValueError(f"{path}: no such vocabulary file")
+            raise UserError(f"{path}: no such vocabulary file")
         try:
             return cls(*_read(path))
         except UserError as error:
-            raise ValueError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
+            raise UserError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
     def extended(self, words: Iterable[str]) -> "Vocabulary":
         """Return a vocabulary with all words of this one, under the same ids, followed by those of `words` that it
@@ -70,7 +70,7 @@ class Vocabulary:
             return self
         new = [word for word in dict.fromkeys(words) if word not in self.index]
         if len(self) + len(new) > MAX_WORDS:
-            raise ValueError(f"{len(self):,} words and {len(new):,} new ones are more than {MAX_WORDS:,}")
+            raise UserError(f"{len(self):,} words and {len(new):,} new ones are more than {MAX_WORDS:,}")
         return Vocabulary([*self.words[len(SPECIALS) :], *new], self.kind)
 
     def json(self) -> str:
@@ -145,12 +145,12 @@ class VocabularySource(Source):
         return len(start), len(self.vocabulary)
 
     def saved(self, path: Path) -> Any:
-        """Load a saved vocabulary, and split captions as it does. Raises ValueError if `words` asks for another way."""
+        """Load a saved vocabulary, and split captions as it does. Raises UserError if `words` asks for another way."""
         vocabulary = self.vocabulary_type.load(path)
         if isinstance(vocabulary, Vocabulary):
             kind = vocabulary.kind.kind
             if self.words not in (None, kind):
-                raise ValueError(
+                raise UserError(
                     f"data.words is {self.words}, but the vocabulary {path} is of words={kind}: leave data.words out, "
                     "or train without that vocabulary (data.vocabulary, run.start_from)"
                 )
@@ -161,26 +161,26 @@ class VocabularySource(Source):
 def _read(path: str | Path) -> tuple[list[str], Words]:
     """Read the words of a saved vocabulary, without the special ones, in the order of their ids, and their kind."""
     if Path(path).stat().st_size > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES // 2**20} MiB")
+        raise UserError(f"it has more than {MAX_BYTES // 2**20} MiB")
     content = read_json(path)
     try:
         kind = content.get("words", Spaces.kind)
         ids = content["model"]["vocab"]
         pattern = content["pre_tokenizer"]["pattern"]["Regex"] if kind == Spaces.kind else WORD
         if len(ids) > MAX_WORDS:
-            raise ValueError(f"it has more than {MAX_WORDS:,} words")
+            raise UserError(f"it has more than {MAX_WORDS:,} words")
         words = sorted(ids, key=ids.__getitem__)
         numbers = list(map(ids.__getitem__, words))
         merges = content["model"]["merges"] if kind == Pieces.kind else ()
     except (AttributeError, LookupError, TypeError):
-        raise ValueError("its words, or the pattern that finds them, are missing") from None
+        raise UserError("its words, or the pattern that finds them, are missing") from None
     if kind not in [*KINDS] or pattern != WORD:
-        raise ValueError("it was made by another version or another tool, which splits words differently")
+        raise UserError("it was made by another version or another tool, which splits words differently")
     if words[: len(SPECIALS)] != SPECIALS or numbers != [*range(len(numbers))] or {*map(type, numbers)} != {int}:
-        raise ValueError(f"word ids must count up from 0, beginning with {', '.join(SPECIALS)}")
+        raise UserError(f"word ids must count up from 0, beginning with {', '.join(SPECIALS)}")
     for word in words:
         if not word or _UNPRINTABLE.search(word):
-            raise ValueError(f"{word[:80]!r} is not a word")
+            raise UserError(f"{word[:80]!r} is not a word")
     return words[len(SPECIALS) :], Pieces(_merges(merges, ids), ids) if kind == Pieces.kind else KINDS[kind]()
 
 
@@ -192,4 +192,4 @@ def _merges(merges: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
             return pairs
     except (TypeError, ValueError):
         pass
-    raise ValueError("its merges do not join pieces to pieces")
+    raise UserError("its merges do not join pieces to pieces")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
 
@@ -16,13 +17,13 @@ def start_embedding(embedding: nn.Embedding, vocabulary: Vocabulary, path: str |
     """Replace the rows of known words by the vectors in the file `path`, and say how many words it has.
 
     The vectors are scaled together, to the root mean square of the rows that they replace: embeddings that are output
-    weights too begin much smaller than vectors of GloVe. Raises ValueError naming the file if it does not fit.
+    weights too begin much smaller than vectors of GloVe. Raises UserError naming the file if it does not fit.
     """
     path = find(path)
     ids = {word: index for word, index in vocabulary.index.items() if index >= UNKNOWN}
     vectors = read_word_vectors(path, ids, embedding.embedding_dim)
     if not vectors:
-        raise ValueError(f"{path} has none of the {len(ids):,} words of the captions: is it of another language?")
+        raise UserError(f"{path} has none of the {len(ids):,} words of the captions: is it of another language?")
     rows, found = torch.tensor([ids[word] for word in vectors]), torch.stack(list(vectors.values()))
     scale = (embedding.weight[rows].square().mean() / found.square().mean().clamp(min=1e-12)).sqrt()
     embedding.weight[rows] = found * scale
@@ -31,7 +32,7 @@ def start_embedding(embedding: nn.Embedding, vocabulary: Vocabulary, path: str |
 
 def read_word_vectors(path: Path, words: Collection[str], size: int) -> dict[str, Tensor]:
     """The vectors of those of `words` that the file has; of a word that occurs twice the first. A first line of two
-    numbers, as word2vec and fastText write it, is skipped. Raises ValueError naming the line that does not fit."""
+    numbers, as word2vec and fastText write it, is skipped. Raises UserError naming the line that does not fit."""
     found: dict[str, Tensor] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
@@ -42,9 +43,9 @@ def read_word_vectors(path: Path, words: Collection[str], size: int) -> dict[str
             try:
                 vector = torch.tensor([float(value) for value in values])
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {word} has a value that is no number") from error
+                raise UserError(f"{path}, line {number}: {word} has a value that is no number") from error
             if len(vector) != size:
-                raise ValueError(
+                raise UserError(
                     f"{path}, line {number}: {word} has {len(vector)} numbers, and the embedding {size}: set"
                     f" --task.model.word_size={len(vector)} (of a Transformer hidden_size), or take a file of {size}"
                 )

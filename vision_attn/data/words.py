@@ -21,6 +21,7 @@ from tokenizers.normalizers import Sequence as Normalizers
 from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.written import SPACELESS, START
 
 Kind = Literal["spaces", "raw", "characters", "jieba", "fugashi", "pieces"]
@@ -218,7 +219,7 @@ def _runs(caption: str) -> list[str]:
 
 @cache
 def segmenter(kind: str) -> Callable[[str], list[str]]:
-    """The function of a library that splits a text. Raises ValueError naming the extra where it is missing."""
+    """The function of a library that splits a text. Raises UserError naming the extra where it is missing."""
     try:
         if kind == "jieba":
             jieba: Any = import_module("jieba")
@@ -226,7 +227,7 @@ def segmenter(kind: str) -> Callable[[str], list[str]]:
             return jieba.lcut
         tagger = import_module("fugashi").Tagger()
     except (ImportError, RuntimeError) as error:
-        raise ValueError(
+        raise UserError(
             f"words={kind} needs the extra [languages]: pip install 'vision_attn[languages]' ({error})"
         ) from error
     return lambda text: [word.surface for word in tagger(text)]

@@ -13,6 +13,7 @@ from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import best_words
 from vision_attn.fast.choice import fused
+from vision_attn.system.errors import UserError
 
 
 def beam_search(
@@ -37,11 +38,11 @@ def beam_search(
         earlier groups counts as less likely by n * diversity, in nats. `log_prob` and `score` do not include that.
     """
     if beams < 1:
-        raise ValueError(f"beams is {beams}, but must be at least 1")
+        raise UserError(f"beams is {beams}, but must be at least 1")
     if groups < 1 or beams % groups:
-        raise ValueError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
+        raise UserError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
     if not 0 <= diversity < torch.inf:
-        raise ValueError(f"diversity is {diversity}, but must be at least 0")
+        raise UserError(f"diversity is {diversity}, but must be at least 0")
     choose = Beam(beams, diversity, groups)
     return decoded(captioner, regions, beams, Rules(captioner, regions.device, **rules), choose, length_power)
 

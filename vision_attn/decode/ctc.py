@@ -14,6 +14,7 @@ from torch import Tensor
 from vision_attn.contracts import END, PAD
 from vision_attn.decode.rows import Decoded
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.errors import UserError
 
 BLANK = PAD
 NEVER = -1e30
@@ -51,7 +52,7 @@ def prefix_beam_search(
     stands for all that begin with it.
     """
     if beams < 1:
-        raise ValueError(f"beams is {beams}, but must be at least 1")
+        raise UserError(f"beams is {beams}, but must be at least 1")
     frames = _barred(frames, never)
     B, L, _ = frames.shape
     limit = min(max_words, L)

@@ -13,6 +13,7 @@ from vision_attn.decode.one_by_one import sample
 from vision_attn.decode.rows import Decoded
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import suggest
+from vision_attn.system.errors import UserError
 
 Strategy = Literal["best", "diverse", "sampled"]
 """The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
@@ -20,7 +21,7 @@ Strategy = Literal["best", "diverse", "sampled"]
 
 @dataclass(frozen=True)
 class Decoding:
-    """The settings of decoding; what they mean, and their defaults: see `tasks.caption.Captioning`. Raises ValueError
+    """The settings of decoding; what they mean, and their defaults: see `tasks.caption.Captioning`. Raises UserError
     for numbers out of range."""
 
     beams: int
@@ -42,19 +43,19 @@ class Decoding:
         check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
     def changed(self, **settings: int | float | bool | str) -> "Decoding":
-        """The same with other `settings`. Raises ValueError for an unknown name, or a number of another kind."""
+        """The same with other `settings`. Raises UserError for an unknown name, or a number of another kind."""
         kinds = {field.name: field.type for field in fields(self)}
         for name, number in settings.items():
             if name not in kinds:
-                raise ValueError(f"{name} is no setting of decoding{suggest(name, kinds)}")
+                raise UserError(f"{name} is no setting of decoding{suggest(name, kinds)}")
             if kinds[name] in (bool, str):
                 if not isinstance(number, kinds[name]):
                     wanted = "True or False" if kinds[name] is bool else "text"
-                    raise ValueError(f"{name} must be {wanted}, not {number!r}")
+                    raise UserError(f"{name} must be {wanted}, not {number!r}")
                 continue
             whole = kinds[name] is int
             if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
-                raise ValueError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
+                raise UserError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
         return replace(self, **settings)
 
     def decode(
@@ -70,7 +71,7 @@ class Decoding:
         """`captions` captions of each image, by one `Strategy`. A beam is at least as wide. never: words that
         do not occur. once: words that occur at most once in a caption where `content_once`."""
         if strategy not in get_args(Strategy):
-            raise ValueError(f"the strategies are {', '.join(get_args(Strategy))}, not {strategy!r}")
+            raise UserError(f"the strategies are {', '.join(get_args(Strategy))}, not {strategy!r}")
         rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
         rules |= {"never": never, "once": once if self.content_once else ()}
         if strategy == "sampled":

@@ -13,6 +13,7 @@ from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import all_words, best_words
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 
 def greedy(captioner: Captioner, regions: Float[Tensor, "B L D"], **rules: Any) -> Decoded:
@@ -34,7 +35,7 @@ def sample(
     probability (Holtzman et al. 2020), after the logits are divided by `temperature`. rules: arguments of `Rules`."""
     check_range("decoding", 1e-3, 1e3, temperature=temperature)
     if not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}, but must be above 0 and at most 1")
+        raise UserError(f"top_p is {top_p}, but must be above 0 and at most 1")
     choose = Sampled(temperature, top_p)
     return decoded(captioner, regions, rows, Rules(captioner, regions.device, **rules), choose, generator=generator)
 

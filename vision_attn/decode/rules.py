@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.system.errors import UserError
 
 
 class Rules:
@@ -19,7 +20,7 @@ class Rules:
     no_repeat: the size of n-grams that may not occur twice in a caption (Paulus et al. 2018, section 2.5); 0: all may.
     once: words that may occur once in a caption, and not again.
 
-    Raises ValueError for numbers that the captioner cannot fulfil.
+    Raises UserError for numbers that the captioner cannot fulfil.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class Rules:
         longest = captioner.max_length
         if max_words < 1 or (longest is not None and max_words > longest):
             limit = "" if longest is None else f" and at most the captioner's max_length, {longest}"
-            raise ValueError(f"max_words is {max_words}, but must be at least 1{limit}")
+            raise UserError(f"max_words is {max_words}, but must be at least 1{limit}")
         if not 0 <= min_words <= max_words:
-            raise ValueError(f"min_words is {min_words}, but must lie between 0 and max_words, {max_words}")
+            raise UserError(f"min_words is {min_words}, but must lie between 0 and max_words, {max_words}")
         if no_repeat < 0:
-            raise ValueError(f"no_repeat is {no_repeat}, but must be the size of an n-gram, or 0")
+            raise UserError(f"no_repeat is {no_repeat}, but must be the size of an n-gram, or 0")
         self.device, self.max_words, self.min_words, self.no_repeat = device, max_words, min_words, no_repeat
         self.never, self.once = tuple(sorted({PAD, *never})), tuple(sorted({*once}))
 
@@ -88,7 +89,7 @@ class Rules:
     ) -> Int[Tensor, "N"] | Int[Tensor, "B R N"]:
         """Return the words that may not follow the `number` words `before`, for all rows or for each row.
 
-        num_words: the size of the vocabulary. Raises ValueError if the rules could bar all of it.
+        num_words: the size of the vocabulary. Raises UserError if the rules could bar all of it.
         """
         barred = self.early if number < self.min_words else self.always
         if before is None or not number:
@@ -127,12 +128,12 @@ class Rules:
         return torch.cat([barred.expand(*before.shape[:2], -1), *parts], dim=-1) if parts else barred
 
     def _check(self, number: int, num_words: int) -> None:
-        """Raise ValueError if the rules could bar all words after `number` words."""
+        """Raise UserError if the rules could bar all words after `number` words."""
         repeats = max(0, number + 1 - self.no_repeat) if self.no_repeat else 0
         repeats = max(repeats, number) if len(self.once) >= num_words - len(self.early) else repeats
         if number < self.min_words and repeats >= 1 and repeats >= num_words - len(self.early):
             rules = f"no_repeat={self.no_repeat}" if self.no_repeat else "words that may occur once"
-            raise ValueError(
+            raise UserError(
                 f"min_words={self.min_words} and {rules} leave none of {num_words} words to choose: lower min_words"
                 + " or raise no_repeat" * bool(self.no_repeat)
             )

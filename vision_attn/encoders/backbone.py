@@ -74,13 +74,13 @@ class Backbone(Encoder):
 
         self.start = trainable if isinstance(trainable, str) else None
         if self.start == node:
-            raise ValueError(f"trainable: {name} is cut at {node}, and no layers after it could be trained")
+            raise UserError(f"trainable: {name} is cut at {node}, and no layers after it could be trained")
         nodes = {"map": node} if self.start is None else {"start": self.start, "map": node}
         body, shapes = networks.cut(name, nodes, resolution=resolution, options=self.options(resolution))
         layout = self.layout_of(shapes["map"])
         if layout is None:
             shape = tuple(shapes["map"])
-            raise ValueError(f"{name} at {node} gives {shape}, not a map (B, D, Y, X): choose an earlier node")
+            raise UserError(f"{name} at {node} gives {shape}, not a map (B, D, Y, X): choose an earlier node")
         self.region_size, self.grid = layout
 
         self.body = _with_random_weights(body).requires_grad_(trainable is True).to(memory_format=torch.channels_last)
@@ -98,11 +98,11 @@ class Backbone(Encoder):
         from vision_attn.encoders import networks
 
         if len(shape) != 4:
-            raise ValueError(f"trainable: {self.name} at {self.start} gives {tuple(shape)}, not a map (B, D, Y, X)")
+            raise UserError(f"trainable: {self.name} at {self.start} gives {tuple(shape)}, not a map (B, D, Y, X)")
         try:
             return networks.between(self.body, "start", "map")
         except UserError as error:
-            raise ValueError(
+            raise UserError(
                 f"trainable: {self.name} at {self.node} is not computed from {self.start} alone: name a node before "
                 "it through which everything passes, such as the end of a block"
             ) from error
@@ -123,7 +123,7 @@ class Backbone(Encoder):
         return output.flatten(2).mT
 
     def initialise(self) -> None:
-        """Load `weights`. Raises ValueError if the file is missing or lacks layers; the message lists them."""
+        """Load `weights`. Raises UserError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
         from vision_attn.encoders import networks
@@ -140,7 +140,7 @@ class Backbone(Encoder):
                 if not known:
                     raise
                 library, names = networks.library_of(self.name), ", ".join(known)
-                raise ValueError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
+                raise UserError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
         load_state(self.body, state, f"weights {self.weights} of {self.name}")
@@ -213,7 +213,7 @@ def _with_random_weights(body: nn.Module) -> nn.Module:
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file or of a torch state dict. Raises ValueError if it is neither."""
+    """Return the tensors of a safetensors file or of a torch state dict. Raises UserError if it is neither."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -222,19 +222,19 @@ def read_state(path: Path) -> dict[str, Tensor]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]  # torch says more on further lines
-        raise ValueError(
+        raise UserError(
             f"{path} is neither a safetensors file nor a torch state dict of plain tensors: {reason}"
         ) from None
 
 
 def load_state(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
-    """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises ValueError if one
+    """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises UserError if one
     is missing, or has another shape; `what` is what the message calls the state."""
     wanted = body.state_dict()
     missing = dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)
     if missing:
-        raise ValueError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
+        raise UserError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if misshapen:
-        raise ValueError(f"{what} have different shapes at {', '.join(misshapen)}: is this file from another network?")
+        raise UserError(f"{what} have different shapes at {', '.join(misshapen)}: is this file from another network?")
     body.load_state_dict({key: state[key] for key in wanted if key in state}, strict=False)

@@ -11,6 +11,7 @@ from vision_attn.encoders.convnet import waves
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.layers.linear import Linear
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class Motion(nn.Module):
@@ -68,7 +69,7 @@ class FrameRegions(Encoder):
         super().__init__()
         check_range(type(self).__name__, 2, 512, frames=frames)
         if encoder.pads or -1 in encoder.grid:
-            raise ValueError(f"{type(self).__name__} takes an encoder whose images all have the same number of regions")
+            raise UserError(f"{type(self).__name__} takes an encoder whose images all have the same number of regions")
         self.encoder, self.frames, self.motion = encoder, frames, motion
         self.resolution, self.fit, self.rate = encoder.resolution, encoder.fit, encoder.rate
         self.grid = encoder.grid
@@ -91,7 +92,7 @@ class FrameRegions(Encoder):
         return self.encoder.identity() | {"frames": self.frames, "checksum": checksum(self)}
 
     def forward(self, films: UInt8[Tensor, "B F 3 S S"]) -> Float[Tensor, "B L D"]:
-        """Raises ValueError for films of another number of frames."""
+        """Raises UserError for films of another number of frames."""
         require("films", films, "B F 3 Y X", "uint8", F=self.frames)
         regions = self.encoder(films.flatten(0, 1)).unflatten(0, (-1, self.frames))
         return self.timed(regions, None if self.motion is None else self.motion(films))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Encoder
 from vision_attn.geometry.extents import Extent
+from vision_attn.system.errors import UserError
 
 
 class Concatenated(Encoder):
@@ -24,10 +25,10 @@ class Concatenated(Encoder):
         self.encoders = nn.ModuleList(encoders)
         self.fit = encoders[0].fit
         if any(encoder.fit != self.fit for encoder in encoders):
-            raise ValueError("encoders of an ensemble must see the same part of a photograph: their `fit` differs")
+            raise UserError("encoders of an ensemble must see the same part of a photograph: their `fit` differs")
         self.frames = encoders[0].frames
         if any(encoder.frames != self.frames for encoder in encoders):
-            raise ValueError("encoders of an ensemble must see the same frames: their `frames` differ")
+            raise UserError("encoders of an ensemble must see the same frames: their `frames` differ")
         self.resolution = max(encoder.resolution for encoder in encoders)
         self.region_size = sum(encoder.region_size for encoder in encoders)
         self.grid = max((encoder.grid for encoder in encoders), key=prod)

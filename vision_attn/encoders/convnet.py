@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import checksum, load_state, read_state
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, shipped
 
 
@@ -56,9 +57,9 @@ class ConvNet(Encoder):
     ) -> None:
         super().__init__()
         if resolution < 4 or resolution % 4:
-            raise ValueError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
+            raise UserError(f"ConvNet: resolution={resolution} must be a multiple of 4 pixels")
         if region_size % 8 or width % 16 or min(region_size, width) < 1:
-            raise ValueError(f"ConvNet: region_size={region_size} must be a multiple of 8, width={width} of 16")
+            raise UserError(f"ConvNet: region_size={region_size} must be a multiple of 8, width={width} of 16")
         check_range("ConvNet", 4, 4096, resolution=resolution)
         self.resolution, self.region_size, self.weights, self.trainable = resolution, region_size, weights, trainable
         self.grid = (resolution // 4, resolution // 4)
@@ -79,14 +80,14 @@ class ConvNet(Encoder):
         self.requires_grad_(trainable)
 
     def initialise(self) -> None:
-        """Load `weights`. Raises ValueError if there are none, or if they are those of another network."""
+        """Load `weights`. Raises UserError if there are none, or if they are those of another network."""
         if self.weights is not None:
             state, prefix = read_state(find_best(shipped(self.weights)) / "model.safetensors"), "encoder."
             state = {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
             load_state(self, state, f"the weights of the encoder in {self.weights}")
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises ValueError for images of another size than `resolution`."""
+        """Raises UserError for images of another size than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution)
         pixels = images.to(self.rows.dtype).contiguous(memory_format=torch.channels_last) / 64 - 1
         regions = self.layers(pixels).permute(0, 2, 3, 1)

@@ -35,12 +35,12 @@ def cut(
     output for one image.
 
     Its weights are not initialised. name: of a classification network of torchvision, `timm:NAME` of one of timm, or of
-    one of `efficientnet_lite.SCALES`. options: arguments of torchvision's or timm's constructor. Raises ValueError if
+    one of `efficientnet_lite.SCALES`. options: arguments of torchvision's or timm's constructor. Raises UserError if
     there is no such network or node.
     """
     for node in nodes.values():
         if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
-            raise ValueError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
+            raise UserError(f"{node!r} is not a node of {name}: nodes have letters, digits, underscores and dots")
     try:
         with on_meta():  # layers after the cut, such as the classifier of a VGG, take no memory
             network = _network(name, options)
@@ -59,7 +59,7 @@ def cut(
         if isinstance(error, UnknownNetwork):
             raise
         where = " and ".join(nodes.values())
-        raise ValueError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}") from None
+        raise UserError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}") from None
 
 
 class UnknownNetwork(UserError):
@@ -110,11 +110,11 @@ def _timm() -> ModuleType:
     try:
         return import_module("timm")
     except ImportError as error:
-        raise ValueError("networks of timm need the package timm: pip install 'vision-attn[hub]'") from error
+        raise UserError("networks of timm need the package timm: pip install 'vision-attn[hub]'") from error
 
 
 def timm_model(name: str, **options: Any) -> nn.Module:
-    """A model of timm. Raises ValueError if timm is missing or cannot create it."""
+    """A model of timm. Raises UserError if timm is missing or cannot create it."""
     timm = _timm()
     if not timm.is_model(name):  # an address of a hub would be fetched, even for a run folder of a stranger
         raise UnknownNetwork(f"timm has no model {name!r}: timm.list_models() lists them")
@@ -122,11 +122,11 @@ def timm_model(name: str, **options: Any) -> nn.Module:
         with hub_or_cache(bool(options.get("pretrained"))):
             return timm.create_model(name, **options)
     except Exception as error:  # timm raises RuntimeError, TypeError, and any exception of a hub
-        raise ValueError(f"timm cannot create {name}: {reason_of(error)}") from error
+        raise UserError(f"timm cannot create {name}: {reason_of(error)}") from error
 
 
 def between(network: GraphModule, start: str, end: str) -> GraphModule:
-    """The part of a network from its output `start` to its output `end`, with the same layers. Raises ValueError if
+    """The part of a network from its output `start` to its output `end`, with the same layers. Raises UserError if
     `end` does not depend on `start`, or not on it alone."""
     outputs = network.graph.output_node().args[0]
     graph = Graph()
@@ -135,7 +135,7 @@ def between(network: GraphModule, start: str, end: str) -> GraphModule:
         if node not in known and node.op not in ("placeholder", "output") and known.keys() >= set(node.all_input_nodes):
             known[node] = graph.node_copy(node, known.__getitem__)
     if outputs[start] is outputs[end] or outputs[end] not in known:
-        raise ValueError("the output is not computed from this node alone")
+        raise UserError("the output is not computed from this node alone")
     graph.output(known[outputs[end]])
     return GraphModule(network, graph)
 
@@ -169,7 +169,7 @@ def offers(name: str) -> list[str]:
 
 def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float], Sequence[float]]:
     """Download weights that `offers` lists, unless they were before. Returns their state dict, with the mean and the
-    standard deviation that they were trained with. Raises ValueError, which says where to put the file by hand."""
+    standard deviation that they were trained with. Raises UserError, which says where to put the file by hand."""
     if name.startswith(TIMM):
         model = timm_model(name.removeprefix(TIMM), pretrained=True)
         return model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
@@ -178,6 +178,6 @@ def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float
         state = preset.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
         path = Path(torch.hub.get_dir()) / "checkpoints" / preset.url.rsplit("/", 1)[-1]
-        raise ValueError(f"{preset} could not be downloaded ({error}); put the file at {path}") from None
+        raise UserError(f"{preset} could not be downloaded ({error}); put the file at {path}") from None
     transforms = preset.transforms()
     return state, transforms.mean, transforms.std

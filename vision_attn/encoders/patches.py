@@ -10,6 +10,7 @@ from vision_attn.contracts import Encoder, Fit
 from vision_attn.encoders.backbone import HINT, IMAGENET_MEAN, IMAGENET_STD, Backbone, checksum, variants
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import require
+from vision_attn.system.errors import UserError
 
 
 class Patches(Backbone):
@@ -102,9 +103,7 @@ class Timm(Encoder):
             return output.shape[1], tuple(output.shape[2:]), True
         grid = tuple(body.patch_embed.grid_size)
         if output.shape[1] - body.num_prefix_tokens != grid[0] * grid[1]:
-            raise ValueError(
-                f"timm's {self.name} gives {tuple(output.shape)}, not one token for each of {grid} patches"
-            )
+            raise UserError(f"timm's {self.name} gives {tuple(output.shape)}, not one token for each of {grid} patches")
         return output.shape[2], grid, False
 
     def initialise(self) -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Encoder
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 
 class Precomputed(Encoder):
@@ -28,8 +29,8 @@ class Precomputed(Encoder):
         self.region_size, self.grid = region_size, tuple(grid)
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
-        """Raises ValueError."""
-        raise ValueError(
+        """Raises UserError."""
+        raise UserError(
             "this captioner takes annotation vectors that another program computed: give their folder, "
             "--data.features=FOLDER, or in Python a tensor to model.task.describe; it cannot encode a photograph"
         )

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import checksum
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class Columns(Encoder):
@@ -26,7 +27,7 @@ class Columns(Encoder):
     def __init__(self, *, resolution: int = 32, region_size: int = 64, width: int = 16) -> None:
         super().__init__()
         if resolution < 8 or resolution % 8:
-            raise ValueError(f"Columns: resolution={resolution} must be a multiple of 8 pixels")
+            raise UserError(f"Columns: resolution={resolution} must be a multiple of 8 pixels")
         check_range("Columns", 8, 512, resolution=resolution)
         check_range("Columns", 1, 4096, region_size=region_size, width=width)
         self.resolution, self.region_size = resolution, region_size
@@ -47,7 +48,7 @@ class Columns(Encoder):
         self.layers.to(memory_format=torch.channels_last)
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises ValueError for strips of another height than `resolution`."""
+        """Raises UserError for strips of another height than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution)
         pixels = images.to(self.layers[0].weight.dtype).mean(dim=1, keepdim=True) / 255
         columns = self.layers(pixels.contiguous(memory_format=torch.channels_last)).squeeze(2).mT

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Encoder
 from vision_attn.encoders.backbone import checksum
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class Tiles(Encoder):
@@ -25,7 +26,7 @@ class Tiles(Encoder):
         check_range("Tiles", 1, 4096, resolution=resolution, hidden_size=hidden_size, region_size=region_size)
         check_range("Tiles", 1, 64, tiles=tiles)
         if resolution % tiles:
-            raise ValueError(f"Tiles: resolution={resolution} must be a multiple of tiles={tiles}")
+            raise UserError(f"Tiles: resolution={resolution} must be a multiple of tiles={tiles}")
         self.resolution, self.region_size, self.grid = resolution, region_size, (tiles, tiles)
         self.side = resolution // tiles
         self.layers = nn.Sequential(
@@ -35,7 +36,7 @@ class Tiles(Encoder):
         self.places = nn.Parameter(0.3 * torch.randn(tiles**2, region_size))
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises ValueError for images of another size than `resolution`."""
+        """Raises UserError for images of another size than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution)
         pixels = images.to(self.places.dtype) / 64 - 1
         tiles = pixels.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side)).permute(0, 2, 4, 1, 3, 5)

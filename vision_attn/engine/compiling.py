@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 
 LOGGERS = ("torch._dynamo", "torch._inductor", "torch.fx")
 
@@ -65,11 +66,11 @@ class Trial:
 
 @contextmanager
 def clear_of_compiler_errors() -> Iterator[None]:
-    """Turn errors of torch.compile into a ValueError with their first line."""
+    """Turn errors of torch.compile into a UserError with their first line."""
     try:
         yield
     except RuntimeError as error:
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
         said = str(error).strip().split("\n")[0]
-        raise ValueError(f"run.compile: {said} (install what is missing, or remove run.compile)") from error
+        raise UserError(f"run.compile: {said} (install what is missing, or remove run.compile)") from error

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.machine import best_device, torch_device
 
 PATIENCE = timedelta(hours=2)
@@ -91,7 +92,7 @@ def join(device: str) -> Iterator[World]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(sign in str(error) for sign in GONE):
             raise
-        raise ValueError(
+        raise UserError(
             f"another process of this run has ended, or its machine does not answer, so process {rank} ends too: see "
             "the error of that process; run the same command again, which resumes training from the last checkpoint"
         ) from error
@@ -108,7 +109,7 @@ def launched() -> tuple[int, int, int]:
 def own_device(name: str) -> torch.device:
     """Return the torch device `name`, or the one that "auto" stands for; a GPU becomes the current one.
 
-    Each process of torchrun gets a GPU of its own. Raises ValueError if it is not there.
+    Each process of torchrun gets a GPU of its own. Raises UserError if it is not there.
     """
     size, _, local = launched()
     kind = best_device() if name == "auto" else name

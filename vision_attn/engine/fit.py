@@ -28,6 +28,7 @@ from vision_attn.engine.training import Training, trained
 from vision_attn.fast import accelerate
 from vision_attn.fast.graphs import without_graphs
 from vision_attn.system.console import complain, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced
 from vision_attn.system.memory import keep_freed_memory
 from vision_attn.task import Source, Task
@@ -46,7 +47,7 @@ def fit(
     Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
     stands, and a finished run returns at once; with more epochs, it goes on. `schedule` is
     called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules` says; it is
-    stepped once per optimiser step. Raises ValueError for what the user can mend: settings that changed since the
+    stepped once per optimiser step. Raises UserError for what the user can mend: settings that changed since the
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
     then raise KeyboardInterrupt and SystemExit(143).
     """
@@ -68,11 +69,11 @@ def fit(
         model = build(task, data, world, run, fresh=fresh)
         batches = len(data)
         if batches < 1:
-            raise ValueError("the data source has no training batch: is its training split empty?")
+            raise UserError("the data source has no training batch: is its training split empty?")
         precision = world.broadcast(precision_for(world.device))
         position.plan = {"batches": batches, "precision": precision} | position.plan
         if batches != (before := position.plan["batches"]):
-            raise ValueError(
+            raise UserError(
                 f"{folder}: the data had {before:,} training batches when this run began, and now {batches:,}: bring"
                 f" back the data, or give another --run.folder (--run.start_from={folder} begins with its weights)"
             )

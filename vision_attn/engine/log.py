@@ -18,6 +18,7 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.distributed import World
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import reason_of, say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import finite, replacing, way_on
 from vision_attn.system.inputs import check_replaced
 
@@ -130,11 +131,11 @@ def _open(path: Path, start: int) -> BinaryIO:
 
 @contextmanager
 def _writing(path: str | Path) -> Iterator[None]:
-    """Within this context, an OSError is a ValueError that names the file."""
+    """Within this context, an OSError is a UserError that names the file."""
     try:
         yield
     except OSError as error:
-        raise ValueError(f"{path} could not be written: {error.strerror or error}{way_on(error)}") from error
+        raise UserError(f"{path} could not be written: {error.strerror or error}{way_on(error)}") from error
 
 
 def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:

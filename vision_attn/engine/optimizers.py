@@ -9,6 +9,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, LRScheduler, SequentialLR
 
 from vision_attn.configuration.schedules import scheduled
+from vision_attn.system.errors import UserError
 
 
 def with_rates(
@@ -56,12 +57,12 @@ def warm(
 ) -> LRScheduler | None:
     """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest.
 
-    epochs: in which the steps are taken, for messages. Raises ValueError if there are too few steps, or for a schedule
+    epochs: in which the steps are taken, for messages. Raises UserError if there are too few steps, or for a schedule
     that does not follow steps.
     """
     if warmup >= total:
         enough = -(-LONGER * warmup * epochs // total)
-        raise ValueError(
+        raise UserError(
             f"run.warmup is {warmup} steps, but the whole run has {total}, which is too short to learn much: raise the "
             f"number of epochs, --run.epochs={enough} for {enough * total // epochs:,} steps (it is {epochs}), or "
             "only try it with --run.warmup=0"
@@ -74,7 +75,7 @@ def warm(
     rest = scheduled(schedule, optimizer, total - warmup)
     if isinstance(rest, SequentialLR | ChainedScheduler):  # torch cannot start one of these again
         name = type(rest).__name__
-        raise ValueError(f"run.warmup cannot be put before a {name}: set it to 0, and warm up in the {name}")
+        raise UserError(f"run.warmup cannot be put before a {name}: set it to 0, and warm up in the {name}")
     return SequentialLR(optimizer, [rise, rest], milestones=[warmup])
 
 

@@ -24,6 +24,7 @@ from vision_attn.engine.device_settings import compiled_from, uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import few, printable, say
+from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -51,7 +52,7 @@ class Step:
         self.task, self.run, self.world = task, run, world
         self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
         if not self.parameters:
-            raise ValueError("the task has no weights to train: every one of its parameters is frozen")
+            raise UserError("the task has no weights to train: every one of its parameters is frozen")
         self.optimizer = fused(with_rates(optimizer, self.parameters, task.rates()))
         self.start_schedule = partial(warm, schedule=schedule, warmup=run.warmup, total=total, epochs=run.epochs)
         self.schedule = self.start_schedule(self.optimizer)
@@ -140,7 +141,7 @@ class Step:
                     batch = self.task.captured_batch(batch)
             yield batch
         if taken < number:
-            raise ValueError("the data source yielded fewer training batches than its length")
+            raise UserError("the data source yielded fewer training batches than its length")
 
     def compute(self, batches: Iterable[Batch], number: int) -> dict[str, Tensor]:
         """Do all work of a step that happens on the device. What changes from step to step it reads from tensors."""
@@ -173,12 +174,12 @@ class Step:
         return scalars
 
     def _check_gradients(self) -> None:
-        """Raise ValueError if a weight has no gradient, for which the other processes would wait in vain."""
+        """Raise UserError if a weight has no gradient, for which the other processes would wait in vain."""
         if any(weight.grad is None for weight in self.parameters):
             weights = self.task.named_parameters()
             idle = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
             more = f", as {len(idle) - 1} more" * (len(idle) > 1)
-            raise ValueError(
+            raise UserError(
                 f"with several processes every weight needs a gradient in each step, and {idle[0]} has none{more}: "
                 "freeze what is not trained (requires_grad_(False)), or train with one process"
             )
@@ -218,12 +219,12 @@ class Step:
             self.check()
 
     def check(self) -> None:
-        """Raise ValueError if any step since the last check had a loss or gradient that was not finite.
+        """Raise UserError if any step since the last check had a loss or gradient that was not finite.
 
         All processes must call it together. It synchronises with the device, so call it where that happens anyway.
         """
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
-            raise ValueError(
+            raise UserError(
                 f"the gradients are not finite in fp16, however small the loss is scaled (now by "
                 f"{self.scaler.get_scale():.0e}): look for a division by zero or a logarithm of zero, or train with "
                 "--run.precision=bf16 or fp32"
@@ -234,7 +235,7 @@ class Step:
         self.ids.clear()
 
     def _refuse(self, first_steps: list[int]) -> None:
-        """Raise ValueError, which names the first step of any process whose loss or gradient was not finite.
+        """Raise UserError, which names the first step of any process whose loss or gradient was not finite.
 
         first_steps: the number of this step in this process, for the loss and for the gradient; -1: none.
         """
@@ -249,7 +250,7 @@ class Step:
         last = Path(self.run.folder) / "last"
         saved = f"The last good checkpoint is in {last}" if last.exists() else "There is no checkpoint before it"
         first = "check these images, " if images else ""
-        raise ValueError(
+        raise UserError(
             f"step {step + 1}: the {what} is not finite{batch}. {saved}; {first}lower the learning rate, or set "
             "run.clip"
         )

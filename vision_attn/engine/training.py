@@ -69,7 +69,7 @@ class Training:
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
-        """Restore everything but the weights from last/. Raises ValueError naming the file if it does not fit."""
+        """Restore everything but the weights from last/. Raises UserError naming the file if it does not fit."""
         position, world = self.position, self.world
         trainer = checkpoint.load_trainer(self.folder / "last")
         try:
@@ -81,7 +81,7 @@ class Training:
                 set_random_state(states[world.rank], world.device)
         except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
             path = self.folder / "last" / checkpoint.TRAINER
-            raise ValueError(f"{path} does not fit this run: {reason_of(error)}") from error
+            raise UserError(f"{path} does not fit this run: {reason_of(error)}") from error
         if world.is_main:
             if len(states) != world.size:
                 say(f"the checkpoint has {len(states)} processes, this run {world.size}: random numbers will differ")
@@ -172,7 +172,7 @@ class Training:
         return chain(first, batches)
 
     def save(self) -> None:
-        """Write last/, and return the memory that steps have freed. Raises ValueError if a step since the last one was
+        """Write last/, and return the memory that steps have freed. Raises UserError if a step since the last one was
         not finite."""
         self.step.check()
         random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
@@ -189,7 +189,7 @@ class Training:
 
     def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
-        random state is unchanged. Raises ValueError if the metrics lack `run.metric`."""
+        random state is unchanged. Raises UserError if the metrics lack `run.metric`."""
         self.task.eval()
         metrics: dict[str, float] = {}
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
@@ -205,7 +205,7 @@ class Training:
         self.task.train()
         if world.is_main and self.run.metric not in metrics:
             more = f"; {self.task.chosen_by} names others" if self.task.chosen_by else ""
-            raise ValueError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
+            raise UserError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
         return metrics
 
     def validate(self, epoch: int) -> dict[str, float]:

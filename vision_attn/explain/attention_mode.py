@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from vision_attn.explain.recomputed_maps import attention_weights, four_axes, grouped_product
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.errors import UserError
 
 Queries = int | Sequence[int] | Literal["all"]
 
@@ -203,7 +204,7 @@ class Recorder(TorchFunctionMode):
         wanted = [self.queries] if isinstance(self.queries, int) else list(self.queries)
         for query in wanted:
             if not -num_queries <= query < num_queries:
-                raise ValueError(
+                raise UserError(
                     f"{self.running[-1][0]} has {num_queries} queries, none with the number {query}: ask for "
                     "others, or name the layers to record"
                 )

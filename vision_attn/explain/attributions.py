@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vision_attn.metrics.perturbations import BATCH, Fill, Score, linear, scores_without
+from vision_attn.system.errors import UserError
 
 STEPS = 32
 """Points of Integrated Gradients on the line from zeros to the input."""
@@ -80,7 +81,7 @@ def _captum():
     try:
         import captum.attr
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             "Integrated Gradients and SmoothGrad need the package captum: pip install 'vision-attn[explain]'"
         ) from error
     return captum.attr

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.system.errors import UserError
 
 
 class Explanation(NamedTuple):
@@ -30,13 +31,13 @@ def chosen(
     raw: Float[Tensor, "T N K _ _"] | Sequence[Float[Tensor, "T _ _ _"]], layer: int | None, head: int | None
 ) -> Float[Tensor, "T Y X"]:
     """The maps of one layer and head, or the mean over what is None; layers in a list differ in size and have no mean.
-    Raises ValueError if there is no such one."""
+    Raises UserError if there is no such one."""
     layers = raw.unbind(1) if isinstance(raw, Tensor) else raw
     N = len(layers)
     if layer is not None and not -N <= layer < N:
-        raise ValueError(f"there is no layer {layer}: they are numbered from 0 to {N - 1}")
+        raise UserError(f"there is no layer {layer}: they are numbered from 0 to {N - 1}")
     maps = raw.mean(dim=1) if layer is None else layers[layer]
     K = maps.shape[1]
     if head is not None and not 0 <= head < K:
-        raise ValueError(f"there is no head {head}: they are numbered from 0 to {K - 1}")
+        raise UserError(f"there is no head {head}: they are numbered from 0 to {K - 1}")
     return maps.mean(dim=1) if head is None else maps[:, head]

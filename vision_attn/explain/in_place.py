@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from vision_attn.explain.record import record_attention
 from vision_attn.geometry.receptive_fields import marked, noise
+from vision_attn.system.errors import UserError
 
 SIDE = 240
 """Pixels of the longer side of the pictures."""
@@ -59,7 +60,7 @@ def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
     coarse maps that lie a little aside. True for maps of one cell, and for those that nothing changes. size: width and
     height of the pictures.
 
-    Raises ValueError if the map of a picture differs from one call to the next.
+    Raises UserError if the map of a picture differs from one call to the next.
     """
     found: Tensor | float = 0.0
     for seed in range(PICTURES):
@@ -70,7 +71,7 @@ def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
             if before[0].numel() == 1:
                 return True
             if unsteady(before, map_of(plain)):
-                raise ValueError(RANDOM)
+                raise UserError(RANDOM)
         others = marked_pictures(size, seed, (rows, columns))[1:]
         changes = torch.stack([
             _by_region((map_of(other) - before).float().square().sum(dim=0).sqrt(), (rows, columns)) for other in others

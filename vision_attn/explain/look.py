@@ -13,6 +13,7 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
 from vision_attn.explain.recorded_answers import Method, named, recorded, texts_of, wanted
 from vision_attn.explain.subjects import AnswerSubject
+from vision_attn.system.errors import UserError
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))
 """The methods that explain an answer."""
@@ -37,20 +38,20 @@ def look(
         layers. Captioners have "attention" and "relevance". Within windows, "attention" is what each token receives
         (`vision_attn.explain.windows`), and there is no rollout and no relevance.
 
-    Raises ValueError for what the model does not have.
+    Raises UserError for what the model does not have.
     """
     if layer is not None or head is not None:
         if method not in ("auto", "attention"):
-            raise ValueError(f"a layer and a head are of the method attention, not of {method}")
+            raise UserError(f"a layer and a head are of the method attention, not of {method}")
         method = "attention"
     if model.kind == "captioner":
         if method not in ("auto", "attention", "relevance"):
-            raise ValueError(f"for captioners there are the methods attention and relevance, not {method}")
+            raise UserError(f"for captioners there are the methods attention and relevance, not {method}")
         return look_of_words(model, picture, texts, layer, head, related=method == "relevance")
     if model.kind == "matcher" and not texts:
-        raise ValueError("this model compares images with texts: give a text")
+        raise UserError("this model compares images with texts: give a text")
     if model.kind == "encoder" and texts:
-        raise ValueError("this model has no answer: leave the text out")
+        raise UserError("this model has no answer: leave the text out")
     return _answers(model, picture, texts, method, layer, head)
 
 
@@ -62,7 +63,7 @@ def _answers(
     inputs = model.inputs(picture) | others
     found = recorded(model, inputs)
     if found.scores is None and method in NEEDS_ANSWER:
-        raise ValueError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
+        raise UserError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
     answers, maps = wanted(model, found.scores, texts), list[Tensor]()
     subject = AnswerSubject(model, texts) if method in ATTRIBUTIONS else None
     for answer in answers:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vision_attn.explain.attention_mode import Queries, Record, Recorder
+from vision_attn.system.errors import UserError
 
 _one_at_a_time = threading.RLock()
 
@@ -44,7 +45,7 @@ def record_attention(
         gradients: also keep the gradient of each map, once `backward` has run. Not with `mean`.
         mean: keep the mean over the heads alone, K = 1: long generations take much less memory.
 
-    Raises ValueError for compiled and scripted models, whose operations Python does not see, and if a layer has no
+    Raises UserError for compiled and scripted models, whose operations Python does not see, and if a layer has no
     query of that number.
     """
     _refuse_compiled(model)
@@ -78,12 +79,12 @@ def _fast_paths() -> Iterator[None]:
 def _refuse_compiled(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(
+            raise UserError(
                 f"{name or 'the model'} is a TorchScript module: give the Python model that it was made from"
             )
         compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         if compiled or hasattr(module.forward, "_torchdynamo_orig_callable"):
             original = "its `_orig_mod`" if hasattr(module, "_orig_mod") else "the model before torch.compile"
-            raise ValueError(
+            raise UserError(
                 f"{name or 'the model'} is compiled, and compiled code hides its attention: give {original}"
             )

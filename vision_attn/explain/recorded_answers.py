@@ -79,28 +79,28 @@ class Pass(NamedTuple):
         return self.activation.gradient is not None and self.has_features()
 
     def features(self) -> tuple[Float[Tensor, "1 C Y X"], Float[Tensor, "1 C Y X"]]:
-        """The map that Grad-CAM takes and its gradient, after `explain`. Raises ValueError if there is none."""
+        """The map that Grad-CAM takes and its gradient, after `explain`. Raises UserError if there is none."""
         if self.activation.output is None or self.activation.gradient is None:
-            raise ValueError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
+            raise UserError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         if not self.has_features():
-            raise ValueError(
+            raise UserError(
                 "the last layer of this model that gives a map (B, C, Y, X) does not change where the image does: no "
                 "Grad-CAM; choose occlusion"
             )
         return self.place(self.activation.output), self.place(self.activation.gradient)
 
     def map(self, method: Method, layer: int | None = None, head: int | None = None) -> Float[Tensor, "1 Y X"]:
-        """The map of the answer whose gradients were computed last. Raises ValueError for what there is not."""
+        """The map of the answer whose gradients were computed last. Raises UserError for what there is not."""
         if method in ("grad-cam", "layer-cam"):
             return (grad_cam if method == "grad-cam" else layer_cam)(*self.features())
         if self.attention is None:
-            raise ValueError(
+            raise UserError(
                 "no layer of this model attends to the whole image, so it has no attention map of it: choose Grad-CAM"
             )
         if method == "attention":
             return chosen(self.attention.raw(), -1 if layer is None else layer, head)
         if self.attention.in_stages or isinstance(self.attention, WindowAttention):
-            raise ValueError(NO_PRODUCT)
+            raise UserError(NO_PRODUCT)
         if method == "rollout":
             return self.attention.rolled()
         return self.attention.relevant() if method == "relevance" else self.attention.times_gradient()
@@ -121,7 +121,7 @@ class Pass(NamedTuple):
 
 def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
     """Run the model on one image, and record what maps are made of. When a model is first seen, it is measured whether
-    its maps lie where they are drawn. Raises ValueError if it gives the same image another answer each time."""
+    its maps lie where they are drawn. Raises UserError if it gives the same image another answer each time."""
     block = last_tokens(model.module)
     with (
         torch.enable_grad(),
@@ -165,11 +165,11 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
 
 
 def _steady(model: Model, inputs: dict[str, Tensor], output: Any) -> bool:
-    """True for a model that gives the same image the same output again. Raises ValueError for any other."""
+    """True for a model that gives the same image the same output again. Raises UserError for any other."""
     with torch.no_grad(), forked(device=next(iter(inputs.values())).device):
         again = model.module(**inputs)
     if any(unsteady(*pair) for pair in zip(_tensors(output), _tensors(again), strict=False)):
-        raise ValueError(RANDOM)
+        raise UserError(RANDOM)
     return True
 
 
@@ -180,7 +180,7 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def called(model: Model, inputs: dict[str, Tensor]) -> Any:
-    """The output of the model. Raises ValueError if it refuses images of this size, or fails otherwise."""
+    """The output of the model. Raises UserError if it refuses images of this size, or fails otherwise."""
     rows, columns = next((value.shape[-2:] for value in inputs.values() if value.dim() == 4), (0, 0))
     hint = (
         ": if it takes another size, set its attribute `resolution`, a number of pixels or (rows, columns)"
@@ -192,7 +192,7 @@ def called(model: Model, inputs: dict[str, Tensor]) -> Any:
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"the model fails on an image of {rows} x {columns} pixels ({reason_of(error)}){hint}"
         ) from error
 
@@ -220,7 +220,7 @@ def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[st
     if model.kind == "matcher":
         return list(range(len(texts)))
     if model.classes and len(model.classes) != scores.shape[1]:
-        raise ValueError(
+        raise UserError(
             f"the model has {len(model.classes)} names of classes, but {scores.shape[1]} scores: each needs a name"
         )
     if not texts:
@@ -228,7 +228,7 @@ def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[st
     known = list(model.classes)
     for text in texts:
         if text not in known:
-            raise ValueError(f"the classifier has no class {text!r}{suggest(text, known)}")
+            raise UserError(f"the classifier has no class {text!r}{suggest(text, known)}")
     return [known.index(text) for text in texts]
 
 

@@ -14,13 +14,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vision_attn.explain.attention_mode import Attention
+from vision_attn.system.errors import UserError
 
 
 def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     """Attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers, the first
     one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
 
-    `layers`: self-attention with full maps, in order. Raises ValueError for others.
+    `layers`: self-attention with full maps, in order. Raises UserError for others.
     """
     rolled = None
     for maps in map(_square, layers):
@@ -35,7 +36,7 @@ def relevance(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     Explainability", eq. 5 and eq. 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
     contributed to the answer y through token i.
 
-    `layers`: self-attention with full maps and gradients, in order. Raises ValueError for others.
+    `layers`: self-attention with full maps and gradients, in order. Raises UserError for others.
     """
     related = None
     for one in layers:
@@ -74,7 +75,7 @@ def cross_relevance(
 def weighted(one: Attention) -> Float[Tensor, "B Q N"]:
     """The mean over heads of the positive part of gradient times attention (Chefer, Gur and Wolf 2021, eq. 5)."""
     if one.gradient is None:
-        raise ValueError(
+        raise UserError(
             f"{one.name} has no gradient: record with gradients=True, with gradients enabled, and call backward()"
         )
     return (one.gradient * one.maps).clamp(min=0).mean(dim=1)
@@ -90,7 +91,7 @@ def _normalised(related: Float[Tensor, "B N N"]) -> Float[Tensor, "B N N"]:
 
 def _square(one: Attention) -> Float[Tensor, "B K N N"]:
     if one.maps.shape[-2] != one.maps.shape[-1]:
-        raise ValueError(
+        raise UserError(
             f"{one.name} has {one.maps.shape[-2]} rows of {one.maps.shape[-1]} keys: this needs self-attention, "
             "recorded with queries='all'"
         )
@@ -99,7 +100,7 @@ def _square(one: Attention) -> Float[Tensor, "B K N N"]:
 
 def _some(result: Tensor | None) -> Tensor:
     if result is None:
-        raise ValueError("no attention was recorded")
+        raise UserError("no attention was recorded")
     return result
 
 
@@ -139,12 +140,12 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
     None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. What follows
     the last convolution belongs to it (normalisation, ReLU, the sum of a residual block) until its map is pooled: of
     VGG, the 14x14 map of the last convolution. The parts of an attention do not count: queries, keys and biases by
-    position have four axes, and are no maps of the image. Raises ValueError if there is no such layer.
+    position have four axes, and are no maps of the image. Raises UserError if there is no such layer.
     """
     kept, modules = Activation(), dict(model.named_modules())
     pooled = False
     if layer is not None and layer not in modules:
-        raise ValueError(f"the model has no layer {layer!r}")
+        raise UserError(f"the model has no layer {layer!r}")
 
     def hold(_: nn.Module, __: tuple, output: object) -> None:
         output = output[0] if isinstance(output, tuple) else output

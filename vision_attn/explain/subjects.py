@@ -22,6 +22,7 @@ from vision_attn.explain.map_extents import reach_of
 from vision_attn.explain.recorded_answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.relevance import grad_cam, layer_cam
 from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.system.errors import UserError
 
 
 class Question(NamedTuple):
@@ -126,12 +127,12 @@ class AnswerSubject(Subject):
         """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""
         self.model, self.module, self.texts, self.random = model, model.module, tuple(texts), model.random
         if model.kind == "matcher" and not texts:
-            raise ValueError("this model compares images with texts: give a text")
+            raise UserError("this model compares images with texts: give a text")
         self.device = device or next(model.module.parameters(), torch.empty(0)).device
         self.others = {key: value.to(self.device) for key, value in texts_of(model, texts).items()}
         reach = reach_of(model)
         if reach is None:
-            raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
+            raise UserError("this model takes an image in several pieces, which cannot be changed region by region")
         self.name, self.part = reach.name, reach.part
         self.rest = {key: value for key, value in reach.inputs.items() if key != reach.name}
         if model.kind == "encoder":
@@ -153,7 +154,7 @@ class AnswerSubject(Subject):
         """Of a classifier, or the similarities of a matcher."""
         found = scores_of(self.call(images))
         if found is None:
-            raise ValueError("this model returns no scores (B, N), so there is no answer to measure")
+            raise UserError("this model returns no scores (B, N), so there is no answer to measure")
         return found.float()
 
     @torch.no_grad()

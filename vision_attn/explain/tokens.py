@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vision_attn.explain.attention_mode import Attention
 from vision_attn.explain.relevance import relevance, rollout, weighted
+from vision_attn.system.errors import UserError
 
 MOST = 16
 """The largest number of tokens before the patches: a class token and registers."""
@@ -119,7 +120,7 @@ class ImageAttention:
     convolutions made; a square is only taken for one where no convolution runs. in_place: what is asked whether a grid
     is true, such as `tokens_in_place` in `recorded_answers.recorded`.
 
-    Raises ValueError if no layer attends to a whole image: a convolutional network, or windows, for some of which
+    Raises UserError if no layer attends to a whole image: a convolutional network, or windows, for some of which
     `vision_attn.explain.windows` has maps.
     """
 
@@ -136,7 +137,7 @@ class ImageAttention:
         single = [one for one in whole if one.num_queries == 1 and one.maps.shape[-1] > 1]
         found = next(_placed(square, single, shapes, in_place), None)
         if found is None or _windowed(seen, num_images, found[1]):
-            raise ValueError("no layer of this model attends to the whole image, so it has no attention map of it")
+            raise UserError("no layer of this model attends to the whole image, so it has no attention map of it")
         self.layers: list[Attention] = found[0]
         self.grid: Grid = found[1]
         tokens = self.grid.tokens

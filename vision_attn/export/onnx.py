@@ -20,6 +20,7 @@ from vision_attn.contracts.nested import tensors_of, with_tensors
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.system.written import SPACELESS
 from vision_attn.task import Task
@@ -64,7 +65,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
     The parts compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
     file from PyTorch, on inputs of another number of images: noise, which glimpses hardly follow. On images, a glimpse
     depends on the one before, and differences by rounding grow with each; so they do between two batches in PyTorch.
-    Raises ValueError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
+    Raises UserError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
     """
     task = task.cpu().eval()
     for module in task.modules():
@@ -78,7 +79,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             program = torch.export.export(part.module, tuple(part.inputs.values()), dynamic_shapes=(sizes,))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ValueError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
+            raise UserError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
         given = list(checks[part.name].inputs.values())
         expected = part.module(*given)
         content = BytesIO()  # on a full disk, torch's own writer ends the process
@@ -96,7 +97,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             found[onnx_file.name] = _difference(_run_onnx(onnx_file, part, given), expected)
     wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
     if wrong:
-        raise ValueError(f"{folder}: results differ from PyTorch's by more than {TOLERANCE}: {wrong}")
+        raise UserError(f"{folder}: results differ from PyTorch's by more than {TOLERANCE}: {wrong}")
     if isinstance(task, Captioning):
         _write_captioner(task, folder)
     return found
@@ -110,9 +111,9 @@ def _parts(task: Task, number: int) -> list[Part]:
         return _captioner(task, number, generator)
     if isinstance(task, Classification):
         if isinstance(task.model, RAM) and task.model.first == "random":
-            raise ValueError("the first glimpse of this model is at a random place, which cannot be exported")
+            raise UserError("the first glimpse of this model is at a random place, which cannot be exported")
         if 0 in task.image_shape:
-            raise ValueError(
+            raise UserError(
                 "this model takes images of any size, which cannot be exported: train it with data.side and "
                 "data.square=true"
             )
@@ -144,7 +145,7 @@ def _parts(task: Task, number: int) -> list[Part]:
 
         noise = torch.randn(number, task.model.num_steps, task.model.latent_size, **options)
         return [Part("generator", Function(task.model, generate), {"noise": noise}, ["images"])]
-    raise ValueError(f"a {type(task).__name__} of {type(task.model).__name__} cannot be exported")
+    raise UserError(f"a {type(task).__name__} of {type(task.model).__name__} cannot be exported")
 
 
 def _captioner(task: Captioning, number: int, generator: torch.Generator) -> list[Part]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.metrics.perturbations import Fill, Score, mean, ranks, scores_without
+from vision_attn.system.errors import UserError
 
 
 class Curves(NamedTuple):
@@ -46,7 +47,7 @@ def perturbation_curves(
     inserts into a blurred image).
     """
     if steps < 1:
-        raise ValueError(f"steps is {steps}, but must be at least 1")
+        raise UserError(f"steps is {steps}, but must be at least 1")
     order = ranks(weights.flatten(-2))
     numbers = torch.linspace(0, order.shape[-1], steps + 1, device=order.device).round()
     taken = (order[..., None, :] < numbers[:, None]).unflatten(-1, weights.shape[-2:])  # (*maps, steps + 1, ...)

@@ -21,6 +21,7 @@ from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
+from vision_attn.system.errors import UserError
 from vision_attn.system.turns import forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
@@ -86,7 +87,7 @@ class Measurement:
         check_range("measure", 1, 100, steps=settings.steps)
         check_range("measure", 0, 100000, best=settings.best, sanity=settings.sanity)
         if settings.fill not in FILLS:
-            raise ValueError(f"there is no fill {settings.fill!r}; choose one of {', '.join(FILLS)}")
+            raise UserError(f"there is no fill {settings.fill!r}; choose one of {', '.join(FILLS)}")
         self.subject, self.settings = subject, settings
         self.methods: dict[str, Given | None] = (
             dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
@@ -180,11 +181,11 @@ class Measurement:
         return [one["pointing"] for one in found], [one["mass"] for one in found]
 
     def finish(self) -> None:
-        """Search the best orders, and check how maps depend on the weights, of the first answers. Raises ValueError if
+        """Search the best orders, and check how maps depend on the weights, of the first answers. Raises UserError if
         nothing was measured."""
         if not self._answers:
             none = f"no answer to {plural(len(self.each), 'image')} has a word to explain" if self.each else "no image"
-            raise ValueError(f"nothing could be measured: {none}")
+            raise UserError(f"nothing could be measured: {none}")
         with self.subject.turn, forked(self.settings.seed):
             searched = self.first[: self.settings.best]
             answers = [one for _, found in self.each for one in found]

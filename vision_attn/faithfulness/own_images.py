@@ -10,18 +10,19 @@ from vision_attn.data.digits.mnist import DigitSource
 from vision_attn.data.generated import Generated
 from vision_attn.data.labelled.boxes import Box
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task
 
 
 class OwnImages:
     """The first images of the test split, one after the other, and the boxes of the last one (`of`).
 
-    Raises ValueError for a run on photographs, whose files can be named.
+    Raises UserError for a run on photographs, whose files can be named.
     """
 
     def __init__(self, task: Task, source: Source, name: str, number: int) -> None:
         if not isinstance(source, Generated | DigitSource):
-            raise ValueError(f"{name} is not of drawn images: name photographs, or a folder of them, to measure it on")
+            raise UserError(f"{name} is not of drawn images: name photographs, or a folder of them, to measure it on")
         self.task, self.source, self.number = task, source, number
         self._boxes: Any = None
 

@@ -5,14 +5,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vision_attn.system.errors import UserError
+
 
 class Linear(nn.Linear):
-    """A linear layer of one input or of several side by side, W [x_1; x_2; ..] + b. Raises ValueError for sizes below
+    """A linear layer of one input or of several side by side, W [x_1; x_2; ..] + b. Raises UserError for sizes below
     1."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None):
         if min(in_features, out_features) < 1:
-            raise ValueError(f"a layer of {in_features} inputs and {out_features} outputs: both must be at least 1")
+            raise UserError(f"a layer of {in_features} inputs and {out_features} outputs: both must be at least 1")
         super().__init__(in_features, out_features, bias, device, dtype)
 
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, Mask, centres
+from vision_attn.system.errors import UserError
 
 
 class AttentionCorrectness:
@@ -45,11 +46,11 @@ class AttentionCorrectness:
 
         `content` holds every word that names an object in any image. A content word without a box in this image names
         an object that is not there, and counts as a miss, for uniform attention too. Rows of alpha past the last word,
-        such as that of END, are ignored. A map of zeros attends to nothing, and counts as a miss. Raises ValueError if
+        such as that of END, are ignored. A map of zeros attends to nothing, and counts as a miss. Raises UserError if
         alpha has fewer rows than there are words, or another number of regions than the grid.
         """
         if alpha.shape[0] < len(words) or alpha.shape[1] != len(self.centres):
-            raise ValueError(
+            raise UserError(
                 f"alpha is {tuple(alpha.shape)}, but there are {len(words)} words and {len(self.centres)} regions"
             )
         weights = alpha.detach().to("cpu", torch.float64)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
 from vision_attn.layers.precision import double
+from vision_attn.system.errors import UserError
 
 ORDERS = 4
 """n-grams of 1 to 4 words."""
@@ -60,7 +61,7 @@ class CiderD(nn.Module):
     def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
         """Count the document frequencies: the number of images in whose references an n-gram occurs.
 
-        `images`: for each image the word ids of its references, as of `word_ids`. Raises ValueError for fewer than two
+        `images`: for each image the word ids of its references, as of `word_ids`. Raises UserError for fewer than two
         images, with which every score would be 0.
         """
         found, total = [], 0
@@ -71,7 +72,7 @@ class CiderD(nn.Module):
             new = keys != F.pad(keys[:, :-1], (1, 0))  # to its image
             found.append(keys[new & (keys != 0)])
         if total < 2:
-            raise ValueError(f"CIDEr-D needs references of at least two images, not {total}: every score would be 0")
+            raise UserError(f"CIDEr-D needs references of at least two images, not {total}: every score would be 0")
         ngrams, frequencies = torch.cat(found).unique(return_counts=True)
         kept, device = frequencies > 1, self.ngrams.device
         self.ngrams, self.frequencies = ngrams[kept].to(device), frequencies[kept].int().to(device)
@@ -103,7 +104,7 @@ class CiderD(nn.Module):
         """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32
         on MPS); 0 where there is no n-gram."""
         if not self.is_counted:
-            raise ValueError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
+            raise UserError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
         if len(self.ngrams):
             index = torch.searchsorted(self.ngrams, ngrams).clamp(max=len(self.ngrams) - 1)

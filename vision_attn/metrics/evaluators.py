@@ -12,22 +12,23 @@ from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion,
 from vision_attn.metrics.coco.captions import caption_metrics
 from vision_attn.metrics.coco.results import EACH, write_each, write_results
 from vision_attn.metrics.variety import cut_short, few_images, is_content, repetition, same_caption, sameness
+from vision_attn.system.errors import UserError
 from vision_attn.system.written import shown
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
-    """The metrics of an evaluator, as numbers of Python. Raises ValueError, which names it, for what is no number and
+    """The metrics of an evaluator, as numbers of Python. Raises UserError, which names it, for what is no number and
     for the names of other metrics, the `known` ones."""
     name, found = type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
-        raise ValueError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
+        raise UserError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
     for metric, value in measured.items():
         if metric in known:
-            raise ValueError(f"{name} measures {metric}, which is measured already: rename it")
+            raise UserError(f"{name} measures {metric}, which is measured already: rename it")
         try:
             found[metric] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{name} measures {metric}, but {value!r} is no number") from error
+            raise UserError(f"{name} measures {metric}, but {value!r} is no number") from error
     return found
 
 

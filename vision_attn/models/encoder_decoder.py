@@ -84,7 +84,7 @@ class RNNsearch(ShowAttendTell):
             self.initial_cell = nn.Sequential(Linear(encoder_size, hidden_size), nn.Tanh())
 
     def leave_out_padding(self) -> None:
-        """Raises ValueError: its recurrent network would read the padding."""
+        """Raises UserError: its recurrent network would read the padding."""
         Captioner.leave_out_padding(self)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:

@@ -16,6 +16,7 @@ from vision_attn.contracts import Choice
 from vision_attn.layers.buffers import value_before
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precision import at_least_float32
+from vision_attn.system.errors import UserError
 
 LocationMode = Literal["sample", "mean"]
 """How locations are chosen: sampled from the policy, or its means."""
@@ -47,7 +48,7 @@ class Gaussian(nn.Module):
         super().__init__()
         first_sigma = sigma if first_sigma is None else first_sigma
         if min(sigma, first_sigma) <= 0 or batches_to_sigma < 0:
-            raise ValueError(
+            raise UserError(
                 f"Gaussian: sigma={sigma} and first_sigma={first_sigma} must be positive, "
                 f"batches_to_sigma={batches_to_sigma} not negative"
             )

@@ -19,6 +19,7 @@ from vision_attn.layers.padding import without_padding
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import with_article
+from vision_attn.system.errors import UserError
 
 
 class Memory(NamedTuple):
@@ -85,9 +86,7 @@ class RecurrentCaptioner(Captioner):
 
     def leave_out_padding(self) -> None:
         if self.score.counts_regions:
-            raise ValueError(
-                f"{type(self.score).__name__} counts regions, so it cannot leave out padding: take another"
-            )
+            raise UserError(f"{type(self.score).__name__} counts regions, so it cannot leave out padding: take another")
         self.attention.pads = True
 
     def compile(self, **options) -> None:
@@ -116,13 +115,13 @@ class RecurrentCaptioner(Captioner):
         """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.
 
         Embeddings are then multiplied by sqrt(E), as in a Transformer, so that each use begins at its usual scale. Row
-        0 of the weights belongs to the output alone: the embedding of word 0 stays zero. Raises ValueError where the
+        0 of the weights belongs to the output alone: the embedding of word 0 stays zero. Raises UserError where the
         input of the output layer has another size.
         """
         size = self.embedding.embedding_dim
         if self.output.in_features != size:
             owner, inputs = type(self).__name__, self.output.in_features
-            raise ValueError(f"{owner}: tied embeddings need a word_size of {inputs}, that of the output layer's input")
+            raise UserError(f"{owner}: tied embeddings need a word_size of {inputs}, that of the output layer's input")
         nn.init.normal_(self.embedding.weight, std=size**-0.5)
         self.output.weight, self.tied = self.embedding.weight, True
         self.register_buffer("word_scale", torch.tensor(size**0.5))
@@ -182,7 +181,7 @@ class RecurrentCaptioner(Captioner):
         scored = self.score(query, memory.keys, state.carry)
         if not isinstance(scored, tuple) or len(scored) != 2:
             given = with_article(type(scored).__name__)
-            raise ValueError(f"{type(self.score).__name__} must return (scores, carry), not {given}")
+            raise UserError(f"{type(self.score).__name__} must return (scores, carry), not {given}")
         scores, carry = scored
         if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}

@@ -17,6 +17,7 @@ from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
 from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class State(NamedTuple):
@@ -91,7 +92,7 @@ class ShowAttendTell(RecurrentCaptioner):
         check_range("ShowAttendTell", 0, 1, context_dropout=context_dropout)
         check_range("ShowAttendTell", 0, 10**12, context_dropout_after=context_dropout_after)
         if num_gates not in (1, region_size):
-            raise ValueError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
+            raise UserError(f"num_gates is {num_gates}: 1 (scalar, the paper) or {region_size} (one per feature)")
         self.gate = Gate(hidden_size, num_gates)  # f_beta
         self.initial_hidden = _initial(region_size, hidden_size, dropout)  # f_init,h
         if cell == "lstm":

@@ -21,6 +21,7 @@ from vision_attn.layers.linear import Linear
 from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.padding import real_regions
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class State(NamedTuple):
@@ -107,7 +108,7 @@ class Transformer(Captioner):
         super().__init__()
         check_range("Transformer", 1, 1000, num_layers=num_layers, num_heads=num_heads, max_length=max_length)
         if hidden_size % (2 * num_heads):
-            raise ValueError(
+            raise UserError(
                 f"Transformer: hidden_size={hidden_size} must be a multiple of 2 * num_heads={2 * num_heads}"
             )
         self.region_size, self.max_length, self.pads = region_size, max_length, False
@@ -168,7 +169,7 @@ class Transformer(Captioner):
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         R, T = words.shape[1:]
         if self.max_length < T:
-            raise ValueError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
+            raise UserError(f"Transformer: captions of {T} words, but max_length is {self.max_length}")
         memory, index = self._memory(regions), torch.arange(R * T, device=words.device)[None]
         row, time = index // T, index % T
         x = self._embedded(F.pad(words, (1, -1)).flatten(1), self.positions[time])

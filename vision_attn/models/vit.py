@@ -12,6 +12,7 @@ from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.norm import PreNorm
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class SelfAttention(nn.Module):
@@ -70,9 +71,9 @@ class VisionTransformer(Classifier):
         check_range("VisionTransformer", 1, 1000, patch=patch, num_layers=num_layers, num_heads=num_heads)
         channels, *sides = one_size("VisionTransformer", image_shape)
         if any(side % patch for side in sides):
-            raise ValueError(f"VisionTransformer: patches of {patch} pixels do not divide images of {tuple(sides)}")
+            raise UserError(f"VisionTransformer: patches of {patch} pixels do not divide images of {tuple(sides)}")
         if hidden_size % num_heads:
-            raise ValueError(f"VisionTransformer: hidden_size={hidden_size} is no multiple of num_heads={num_heads}")
+            raise UserError(f"VisionTransformer: hidden_size={hidden_size} is no multiple of num_heads={num_heads}")
         self.image_shape, self.pixels = image_shape, prod(image_shape)
         num_patches = prod(side // patch for side in sides)
         self.patches = nn.Conv2d(channels, hidden_size, patch + 2 * overlap, patch, overlap)  # E

@@ -9,6 +9,7 @@ from vision_attn.contracts import Classifier, ClassifierOutput, one_size
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.errors import UserError
 
 
 class Whole(Classifier):
@@ -55,7 +56,7 @@ class Convolutional(Whole):
         check_range("Convolutional", 1, 10_000, filters=filters, size=size, stride=stride)
         channels, *sides = one_size("Convolutional", image_shape)
         if min(sides) < size:
-            raise ValueError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
+            raise UserError(f"Convolutional: filters of {size} pixels do not fit into images of {tuple(sides)}")
         positions = prod((side - size) // stride + 1 for side in sides)
         layers = [nn.Conv2d(channels, filters, size, stride), nn.ReLU(), nn.Flatten()]
         layers += [Linear(filters * positions, hidden_size), nn.ReLU(), Linear(hidden_size, num_classes)]

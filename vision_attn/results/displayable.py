@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import light
 from vision_attn.viz.html import data_url, filled, write_html
@@ -44,10 +45,10 @@ class Displayable(ABC):
         """Write a PNG."""
 
     def save(self, path: str | Path) -> Path:
-        """Write the page (.html) or the picture (.png). Raises ValueError for other names."""
+        """Write the page (.html) or the picture (.png). Raises UserError for other names."""
         path, writers = Path(path), {".html": self.write_page, ".png": self.write_picture}
         if path.suffix.lower() not in writers:
-            raise ValueError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
+            raise UserError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[path.suffix.lower()](path)
         return path
@@ -107,7 +108,7 @@ class InteractiveResult(Displayable):
         """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""
         item = self.page_item
         if item.alpha is None:
-            raise ValueError("this model has no attention, so there are no maps")
+            raise UserError("this model has no attention, so there are no maps")
         return light(item.alpha, item.picture.height, item.picture.width, item.extent)
 
     @classmethod

@@ -27,6 +27,7 @@ from vision_attn.explain.recorded_answers import Method
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
 from vision_attn.system.turns import DRAWING, Turn
 from vision_attn.system.written import joined
@@ -173,10 +174,10 @@ class Explainer:
         unreadable: takes the messages of images that cannot be read: see `Model`.
 
         Returns a `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
-        list of them. Raises ValueError for what the model does not have.
+        list of them. Raises UserError for what the model does not have.
         """
         if method not in get_args(Method):
-            raise ValueError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
+            raise UserError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
         part = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
 
@@ -198,11 +199,11 @@ class Explainer:
         return measure(subject, self.name, images, **options)
 
     def subject(self, texts: Sequence[str] = ()) -> Any:
-        """What is measured: see `vision_attn.explain.subjects`. Raises ValueError for captioners."""
+        """What is measured: see `vision_attn.explain.subjects`. Raises UserError for captioners."""
         from vision_attn.explain.subjects import AnswerSubject
 
         if self._model is None:
-            raise ValueError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")
+            raise UserError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")
         subject = AnswerSubject(self._model, texts)
         subject.turn = self._turn
         return subject
@@ -228,7 +229,7 @@ def explainer_of_run(
     task: Any, source: Source | None, name: str, device: torch.device, turn: Turn | None = None
 ) -> Explainer:
     """Look into the run `name`, whose task is on `device`. turn: that of the model, where others compute with it too.
-    Raises ValueError if it does not see whole photographs."""
+    Raises UserError if it does not see whole photographs."""
     if isinstance(task, PretrainedCaptioning):
         return explainer_of(task.opened, name, device, turn)
     if isinstance(task, Captioning):
@@ -238,7 +239,7 @@ def explainer_of_run(
         return Explainer(name, "captioner", describe, device, at_least=at_least, fit=task.fit, turn=turn)
     if not sees_photographs(task):
         instead = f"classify {name} IMAGE --out look" if isinstance(task, Classification) else f"eval {name} --show 8"
-        raise ValueError(
+        raise UserError(
             f"{name} holds a {task.kind} that does not see whole photographs: vision-attn {instead} draws what it sees"
         )
 
@@ -284,12 +285,12 @@ def _described(
 ) -> Explanation:
     """The caption of one of our captioners, with its maps."""
     if method != "auto" or layer is not None or texts:
-        raise ValueError("the maps of a captioner of this package are its attention: leave method, layer and text out")
+        raise UserError("the maps of a captioner of this package are its attention: leave method, layer and text out")
     (caption,) = task.describe(encoder_input(picture, task.resolution, task.fit)[None].to(device))
     if caption.alpha is None:
-        raise ValueError("this captioner has no attention, so there is nothing to look at")
+        raise UserError("this captioner has no attention, so there is nothing to look at")
     layers = None if caption.heads is None else caption.heads[:, None]
     if head is not None and layers is None:
-        raise ValueError("this captioner has a single head: leave --head out")
+        raise UserError("this captioner has a single head: leave --head out")
     alpha = caption.alpha if head is None else chosen(layers, 0, head)
     return Explanation(caption.words, alpha, caption.log_prob, layers, "attention", caption.extent, caption.extent)

@@ -102,7 +102,7 @@ def measure(
 
     After an interruption (Ctrl-C) the result is of the images that were measured until then.
 
-    Raises ValueError for methods and settings that there are not, or if nothing can be measured.
+    Raises UserError for methods and settings that there are not, or if nothing can be measured.
     """
     several = [images] if is_one(images) else images
     total = len(several) if isinstance(several, Sequence) else total
@@ -122,7 +122,7 @@ def measure(
                     complain(line)
         if chosen is None:
             why = unreadable[0] if unreadable else "no images were given"
-            raise ValueError(f"nothing could be measured: {why}")
+            raise UserError(f"nothing could be measured: {why}")
         chosen.finish()
     except KeyboardInterrupt:
         if chosen is None or not any(found for _, found in chosen.each):
@@ -141,7 +141,7 @@ def result_of(measurement: Measurement, name: str) -> MeasureResult:
 
 
 def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:
-    """The boxes of a file, or those that are known. Raises ValueError if a file has none of the images, by name."""
+    """The boxes of a file, or those that are known. Raises UserError if a file has none of the images, by name."""
     if not isinstance(boxes, str | Path):
         return boxes
     known = Boxes(boxes)
@@ -149,7 +149,7 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
         names = [Path(name_of(image, number)).name for number, image in enumerate(images, 1)]
         if names and not any(name in known.photographs for name in names):
             some = ", ".join([*known.photographs][:3]) or "nothing"
-            raise ValueError(f"{boxes} has none of these images, such as {names[0]}; it has {some}")
+            raise UserError(f"{boxes} has none of these images, such as {names[0]}; it has {some}")
     return known
 
 
@@ -172,7 +172,7 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
 
 
 def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
-    """The methods to measure. Raises ValueError for those that the model does not have."""
+    """The methods to measure. Raises UserError for those that the model does not have."""
     with subject.turn:
         known = subject.methods(subject.read(part))
     if methods is None:
@@ -186,9 +186,9 @@ def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callabl
     wanted = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
     for method, function in wanted.items():
         if function is None and method.partition(":")[0] not in known:
-            raise ValueError(f"this model has no method {method}; it has {', '.join(known)}")
+            raise UserError(f"this model has no method {method}; it has {', '.join(known)}")
     if not wanted:
-        raise ValueError("name a method, or leave methods out for all")
+        raise UserError("name a method, or leave methods out for all")
     return wanted
 
 

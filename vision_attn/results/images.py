@@ -16,6 +16,7 @@ from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import encoder_input, read_image, seen_part
 from vision_attn.data.images.upright_rgb import in_rgb
 from vision_attn.system.console import reason_of, with_article
+from vision_attn.system.errors import UserError
 
 
 @runtime_checkable
@@ -50,7 +51,7 @@ def name_of(image: Picture, number: int) -> str:
 
 def held(image: Picture, name: str) -> Picture:
     """Bytes, and a file that is open, which is read from its beginning, as a file in memory; others as they are. Raises
-    ValueError for a file that gives no bytes."""
+    UserError for a file that gives no bytes."""
     if isinstance(image, bytes | bytearray | memoryview):
         return Encoded(name, bytes(image))
     if isinstance(image, Encoded) or not isinstance(image, OpenFile):
@@ -60,18 +61,18 @@ def held(image: Picture, name: str) -> Picture:
             image.seek(0)
         content = image.read()
     except (OSError, ValueError) as error:  # ValueError: it is closed
-        raise ValueError(f"{name}: it cannot be read ({reason_of(error)})") from error
+        raise UserError(f"{name}: it cannot be read ({reason_of(error)})") from error
     if isinstance(content, bytes | bytearray | memoryview):
         return Encoded(name, bytes(content))
     if inspect.iscoroutine(content):
         content.close()
-        raise ValueError(f"{name}: its read() is to be awaited: give what it returns")
-    raise ValueError(f"{name}: its read() returns {with_article(type(content).__name__)}, not bytes: open it with 'rb'")
+        raise UserError(f"{name}: its read() is to be awaited: give what it returns")
+    raise UserError(f"{name}: its read() returns {with_article(type(content).__name__)}, not bytes: open it with 'rb'")
 
 
 def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "3 S S"] | Image.Image:
     """The encoder's input: a square, or the picture as it is where the model takes any size. Files are read as for
-    training. Raises ValueError for what is no image."""
+    training. Raises UserError for what is no image."""
     if resolution is None:
         return whole(image, at_least=None)
     if isinstance(image, FILES):
@@ -80,19 +81,19 @@ def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "
 
 
 def pictured(image: Picture, fit: Fit) -> Image.Image:
-    """The part of an image that an encoder sees, for pictures: see `shown`. Raises ValueError for what is no image."""
+    """The part of an image that an encoder sees, for pictures: see `shown`. Raises UserError for what is no image."""
     return shown(whole(image), fit)
 
 
 def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
-    """An image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises ValueError for what is no
+    """An image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises UserError for what is no
     image."""
     if isinstance(image, FILES):
         return open_photograph(image, at_least=at_least)
     if isinstance(image, np.ndarray | Tensor):
         image = _pictured(image)
     if not isinstance(image, Image.Image):
-        raise ValueError(
+        raise UserError(
             f"this image is {with_article(type(image).__name__)}: give a path, bytes, a PIL image, an array or a tensor"
         )
     return in_rgb(image)
@@ -106,7 +107,7 @@ def shown(picture: Image.Image, fit: Fit) -> Image.Image:
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:
-    """A picture of an array (Y, X), (Y, X, 3) or (Y, X, 4), or of a tensor (C, Y, X). Raises ValueError for others."""
+    """A picture of an array (Y, X), (Y, X, 3) or (Y, X, 4), or of a tensor (C, Y, X). Raises UserError for others."""
     shape = tuple(array.shape)
     if isinstance(array, Tensor):
         array = array.detach().cpu()
@@ -115,14 +116,14 @@ def _pictured(array: np.ndarray | Tensor) -> Image.Image:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim not in (2, 3) or 0 in shape or (array.ndim == 3 and array.shape[2] not in (3, 4)):
-        raise ValueError(
+        raise UserError(
             "an array is (Y, X), (Y, X, 3) or, with transparency, (Y, X, 4), a tensor (C, Y, X) with 1, 3 or 4 "
             f"channels; this one is {shape}; give several as a list"
         )
     if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating):
         if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
-            raise ValueError("an array of floats must lie in [0, 1]; for pixels from 0 to 255 use uint8")
+            raise UserError("an array of floats must lie in [0, 1]; for pixels from 0 to 255 use uint8")
         array = (array * 255.0).round().astype(np.uint8)
     if array.dtype != np.uint8:
-        raise ValueError(f"an array is uint8, or floats in [0, 1]; this one is {array.dtype}")
+        raise UserError(f"an array is uint8, or floats in [0, 1]; this one is {array.dtype}")
     return Image.fromarray(np.ascontiguousarray(array))

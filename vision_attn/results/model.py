@@ -13,6 +13,7 @@ from vision_attn.decode import Strategy
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
+from vision_attn.system.errors import UserError
 from vision_attn.system.turns import DRAWING, RandomStream, Turn
 from vision_attn.task import Source
 
@@ -40,7 +41,7 @@ class Model:
 
     Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
     them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
-    list and of an iterator, images that cannot be read raise ValueError, or, with a list as `unreadable`, are left out,
+    list and of an iterator, images that cannot be read raise UserError, or, with a list as `unreadable`, are left out,
     and their messages are appended to it. The `file` of a result says which image it is of.
 
     Threads may share it: images are read at the same time, and the model answers one call after the other.
@@ -91,9 +92,9 @@ class Model:
         """
         self._check("caption")
         if captions is None and strategy == "diverse":
-            raise ValueError("captions that differ are several: give their number as captions")
+            raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
-            raise ValueError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
+            raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
         decoding = self.task.decoding.changed(**settings) if settings else None
 
         def answer(some: Sequence[tuple[str, tuple[Picture, Any, Any]]]) -> list[CaptionResult | ResultList]:
@@ -155,7 +156,7 @@ class Model:
             with self._turn:
                 subject = explainer.subject([text] if isinstance(text, str) else text or ())
         elif text:
-            raise ValueError(f"{self.name} is measured on what it says itself: leave text out")
+            raise UserError(f"{self.name} is measured on what it says itself: leave text out")
         else:
             subject = subject_of_run(self.task, self.name, self.device, self.seed)
             subject.turn = self._turn
@@ -236,7 +237,7 @@ class Model:
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
     def _check(self, verb: str) -> None:
-        """Raise ValueError unless this is what the task does."""
+        """Raise UserError unless this is what the task does."""
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""
-            raise ValueError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")
+            raise UserError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")

@@ -7,6 +7,7 @@ from vision_attn.configuration.hub import local
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.fast import accelerate
 from vision_attn.results.model import Model
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained
 from vision_attn.system.machine import torch_device
 from vision_attn.system.turns import DRAWING, LOADING
@@ -16,13 +17,13 @@ def open_model(
     name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Model:
     """Open a run, or a captioner of transformers (`results.pretrained`). `overrides` of its config, such as
-    "--task.max_words=12". Raises ValueError saying what is missing."""
+    "--task.max_words=12". Raises UserError saying what is missing."""
     if is_pretrained(name):
         from vision_attn.results.pretrained import open_pretrained
 
         model = open_pretrained(str(name), device=device, trust=trust, overrides=overrides)
         if not isinstance(model, Model):
-            raise ValueError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
+            raise UserError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
         return model
     target = torch_device(device)
     folder = local(name)

@@ -15,6 +15,7 @@ from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.explain.libraries.opening import open_model
 from vision_attn.results.explainer import Explainer, explainer_of
 from vision_attn.results.model import Model
+from vision_attn.system.errors import UserError
 from vision_attn.system.machine import torch_device
 from vision_attn.system.turns import DRAWING, LOADING
 from vision_attn.task import Source
@@ -43,20 +44,20 @@ def open_pretrained(
         their evaluation, such as "--data.images=FOLDER": photographs with captions, unless `--data` names a class.
     settings: keys of `Settings` too.
 
-    Raises ValueError, which says what to install, name or correct.
+    Raises UserError, which says what to install, name or correct.
     """
     target = torch_device(device)
     task, source, config = _read(name, overrides)
     try:
         task = replace(task, **settings)
     except TypeError as error:
-        raise ValueError(f"{name} has no such setting: {error}") from error
+        raise UserError(f"{name} has no such setting: {error}") from error
     trusted = name.partition(":")[0] in as_packages(trust)
     with LOADING, DRAWING:  # constructors draw weights, which those of the file replace
         model = open_model(name, weights=weights, trust=trusted, dtype=task.dtype, device_map=task.device_map)
     if model.kind != "captioner":
         if task != Settings():
-            raise ValueError(f"{name} is no captioner, so it has no settings of one")
+            raise UserError(f"{name} is no captioner, so it has no settings of one")
         return explainer_of(model, name, target)
     captioner = PretrainedCaptioning(model.on(target), task, source)
     config["task"] = {"class_path": name, "init_args": asdict(task)}

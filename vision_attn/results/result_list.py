@@ -42,7 +42,7 @@ class ResultList(Displayable, list):
 
     def write_picture(self, path: Path) -> None:
         if not self:
-            raise ValueError(f"{path}: there is no result to draw")
+            raise UserError(f"{path}: there is no result to draw")
         with scratch("pictures") as folder:
             drawn = []
             for number, item in enumerate(self):
@@ -66,7 +66,7 @@ def each(
     read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
         Several images are read ahead by threads if `size` is above 1.
     unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
-        Without it, ValueError is raised. within: makes a context for each call of `answer`.
+        Without it, UserError is raised. within: makes a context for each call of `answer`.
     """
     if is_one(images):
         name = name_of(images, 1)

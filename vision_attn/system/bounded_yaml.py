@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from vision_attn.system.errors import UserError
+
 BYTES = 2**18
 """The largest file, in bytes. The configs of this project have 2 KiB."""
 
@@ -22,7 +24,7 @@ CHARACTERS = 4096
 def read_yaml(path: Path) -> Any:
     """Read a YAML file in UTF-8: mappings with string keys, lists and single values.
 
-    Raises ValueError naming the file, and the line if known, if it cannot be read, is not YAML, or exceeds a bound of
+    Raises UserError naming the file, and the line if known, if it cannot be read, is not YAML, or exceeds a bound of
     this module.
     """
     return parse_yaml(_text(path), path)
@@ -39,15 +41,15 @@ def parse_yaml(text: str, where: Path | str) -> Any:
         finally:
             loader.dispose()
     except _Excess as error:
-        raise ValueError(f"{where}, line {error.line}: {error}") from None
+        raise UserError(f"{where}, line {error.line}: {error}") from None
     except RecursionError:
-        raise ValueError(f"{where} is nested too deeply") from None
+        raise UserError(f"{where} is nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
+        raise UserError(f"{where}{line} is not valid YAML: {_short(getattr(error, 'problem', error))}") from error
     except Exception as error:  # PyYAML raises various errors for values that do not fit their tag, such as `!!int x`
-        raise ValueError(f"{where} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
+        raise UserError(f"{where} is not valid YAML: a value does not fit its tag ({_short(error)})") from error
 
 
 def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -65,12 +67,12 @@ def _text(path: Path) -> str:
         with open(path, "rb") as file:
             content = file.read(BYTES + 1)
         if len(content) > BYTES:
-            raise ValueError(f"{path} is not a config: it has more than {BYTES // 1024} KiB")
+            raise UserError(f"{path} is not a config: it has more than {BYTES // 1024} KiB")
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise ValueError(f"{path} does not exist") from error
+        raise UserError(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as a config: {error}") from error
+        raise UserError(f"{path} cannot be read as a config: {error}") from error
 
 
 def _short(reason: object) -> str:

@@ -3,15 +3,17 @@
 import torch
 from torch import Tensor
 
+from vision_attn.system.errors import UserError
+
 
 def check_range(owner: str, least: int | float, most: int | float, **numbers: int | float) -> None:
-    """Raise ValueError naming the first of `numbers`, parameters of `owner`, that is not in [`least`, `most`].
+    """Raise UserError naming the first of `numbers`, parameters of `owner`, that is not in [`least`, `most`].
 
     Configs may be untrusted, so sizes of loops and allocations in constructors must be bounded.
     """
     for name, number in numbers.items():
         if number is None or not least <= number <= most:  # also rejects NaN
-            raise ValueError(f"{owner}: {name} is {number}, but must be from {least:,} to {most:,}")
+            raise UserError(f"{owner}: {name} is {number}, but must be from {least:,} to {most:,}")
 
 
 KINDS = {
@@ -22,7 +24,7 @@ KINDS = {
 
 
 def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint: str = "", **sizes: int) -> None:
-    """Raise ValueError unless `tensor` has the `shape`, such as "B L D", and the `kind`: "uint8", "float" or
+    """Raise UserError unless `tensor` has the `shape`, such as "B L D", and the `kind`: "uint8", "float" or
     "integer".
 
     `sizes` fixes the sizes of some letters; a number in `shape` is that size. `hint` is appended to the message.
@@ -36,4 +38,4 @@ def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint
         return
     told = ", ".join(str(sizes.get(letter, letter)) for letter in letters)
     given = f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-    raise ValueError(f"{name} must be a tensor ({told}){f' of {kind}' if kind else ''}, but is {given}{hint}")
+    raise UserError(f"{name} must be a tensor ({told}){f' of {kind}' if kind else ''}, but is {given}{hint}")

@@ -50,31 +50,31 @@ def shipped(path: str | Path) -> Path:
 
 
 def find_best(folder: Path) -> Path:
-    """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises ValueError for neither."""
+    """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises UserError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
             if not is_utf8(str(candidate)):
                 named = repr(str(candidate))
-                raise ValueError(f"{named} is not UTF-8 text, but names of folders with weights must be: rename it")
+                raise UserError(f"{named} is not UTF-8 text, but names of folders with weights must be: rename it")
             for name in os.listdir(candidate):
                 if not _EVALUATED.search(name):
                     reads(candidate / name)
             return candidate
     if not folder.is_dir():
         what = "is not a folder" if os.path.lexists(folder) else "does not exist"
-        raise ValueError(f"{folder} {what}: give the folder of a run, such as weights/photographs")
+        raise UserError(f"{folder} {what}: give the folder of a run, such as weights/photographs")
     if (folder / "last").exists():
-        raise ValueError(f"{folder} has no best/ yet: the run must reach its first validation")
-    raise ValueError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")
+        raise UserError(f"{folder} has no best/ yet: the run must reach its first validation")
+    raise UserError(f"{folder} is no run: neither it nor its best/ holds model.safetensors and config.yaml")
 
 
 def find(path: str | Path) -> Path:
     """Return the existing file or folder `path`: as given, under `$VISION_ATTN_DATA`, or under `data/`.
 
-    Raises ValueError naming every location that was tried.
+    Raises UserError naming every location that was tried.
     """
     if not str(path):
-        raise ValueError("a name is empty: name a file or a folder")
+        raise UserError("a name is empty: name a file or a folder")
     path = Path(path).expanduser()
     candidates = [path]
     if not path.is_absolute():
@@ -87,7 +87,7 @@ def find(path: str | Path) -> Path:
             return candidate
     tried = ", ".join(str(candidate) for candidate in candidates)
     hint = "" if os.environ.get("VISION_ATTN_DATA") else "; set VISION_ATTN_DATA to search another folder of data sets"
-    raise ValueError(f"{path} was not found (tried {tried}){hint}")
+    raise UserError(f"{path} was not found (tried {tried}){hint}")
 
 
 def meant(missing: Path, root: Path) -> str:
@@ -108,53 +108,53 @@ def _alike(name: str) -> str:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file in UTF-8, with or without a byte order mark. Raises ValueError naming the file if it cannot be
+    """Read a JSON file in UTF-8, with or without a byte order mark. Raises UserError naming the file if it cannot be
     read, is not JSON, or is nested too deeply."""
     try:
         text = contents(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not JSON: it is not UTF-8 text") from error
+        raise UserError(f"{path} is not JSON: it is not UTF-8 text") from error
     return parse_json(path, text)
 
 
 def contents(path: str | Path) -> bytes:
-    """Read a file. Raises ValueError naming it if it cannot be read."""
+    """Read a file. Raises UserError naming it if it cannot be read."""
     try:
         return Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except (OSError, ValueError) as error:  # UserError: a name that no file can have
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
     """Parse the JSON in the file `path`. With `lines`, JSON lines (one value per line) are accepted too, and returned
-    as the list of their values. Raises ValueError naming the file if it is not JSON, is nested too deeply, or gives a
+    as the list of their values. Raises UserError naming the file if it is not JSON, is nested too deeply, or gives a
     key of an object twice, of which one value would be lost."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
-        raise ValueError(f"{path} is nested too deeply") from error
+        raise UserError(f"{path} is nested too deeply") from error
     except _Twice as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
     except ValueError as error:
         values, wrong = _json_lines(path, text)
         if wrong > 1:
-            raise ValueError(f"{path}, line {wrong}, is not JSON") from error
+            raise UserError(f"{path}, line {wrong}, is not JSON") from error
         if wrong or len(values) < 2:
-            raise ValueError(f"{path} is not JSON: {error}") from error
+            raise UserError(f"{path} is not JSON: {error}") from error
         if not lines:
-            raise ValueError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
+            raise UserError(f"{path} is JSON lines (one value per line), but must be one JSON value") from error
         return values
 
 
 def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
     """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are. Raises
-    ValueError naming the file and the line for a key that an object has twice."""
+    UserError naming the file and the line for a key that an object has twice."""
     values = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
             values += [json.loads(line, object_pairs_hook=_unique)] if line.strip() else []
         except _Twice as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
+            raise UserError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError):
             return values, number
     return values, 0
@@ -189,7 +189,7 @@ def brief(value: Any) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
-    Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises ValueError
+    Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises UserError
     if the running command reads `path`, unless what is written is the same.
     """
     path = Path(path)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from vision_attn.system.errors import UserError
+
 PICTURES = (".png", ".gif")
 """Endings of the pictures that the package draws."""
 
@@ -38,12 +40,12 @@ def inputs_kept() -> Iterator[None]:
 
 
 def reads(path: str | Path) -> None:
-    """Note a file that is read, or a folder. Raises ValueError if it is also an output."""
+    """Note a file that is read, or a folder. Raises UserError if it is also an output."""
     if _command is None:
         return
     key = _identity(path)
     if key in _command.outputs:
-        raise ValueError(_refusal(path, _command.outputs[key]))
+        raise UserError(_refusal(path, _command.outputs[key]))
     _command.inputs.setdefault(key, os.path.abspath(path))
 
 
@@ -61,32 +63,32 @@ def is_read(path: str | Path) -> bool:
 
 
 def writes(path: str | Path, option: str) -> None:
-    """Note a file that will be written, as `option` says. Raises ValueError if it is an input, or another output."""
+    """Note a file that will be written, as `option` says. Raises UserError if it is an input, or another output."""
     if _command is None:
         return
     check_replaced(path, option)
     if _identity(path) in _command.outputs:
-        raise ValueError(f"{path} would be written twice: name another place with {option}")
+        raise UserError(f"{path} would be written twice: name another place with {option}")
     _command.outputs[_identity(path)] = option
 
 
 def check_replaced(path: str | Path, option: str | None = None) -> None:
-    """Raise ValueError if what is at `path` is an input, or a folder that holds one, or a picture in a folder of
+    """Raise UserError if what is at `path` is an input, or a folder that holds one, or a picture in a folder of
     input: it is about to be replaced. option: what named the place; it may not be the output of another option."""
     if _command is None:
         return
     if option and _command.outputs.get(_identity(path), option) != option:
-        raise ValueError(f"{path} would be written twice: name another place with {option}")
+        raise UserError(f"{path} would be written twice: name another place with {option}")
     if not os.path.lexists(path):
         return
     drawn = os.path.splitext(path)[1].lower() in PICTURES and _identity(os.path.dirname(path) or ".")
     if _identity(path) in _command.inputs or drawn in _command.inputs:
-        raise ValueError(_refusal(path, option))
+        raise UserError(_refusal(path, option))
     if os.path.isdir(path):
         inside = os.path.join(os.path.realpath(path), "")
         for name in _command.inputs.values():
             if os.path.realpath(name).startswith(inside):
-                raise ValueError(_refusal(name, option, folder=path))
+                raise UserError(_refusal(name, option, folder=path))
 
 
 def _identity(path: str | Path) -> object:

@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.errors import UserError
+
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -40,13 +42,13 @@ def best_device() -> str:
 
 
 def torch_device(name: str) -> Any:
-    """Return the torch device `name`, or the one that "auto" stands for. Raises ValueError if it is not there."""
+    """Return the torch device `name`, or the one that "auto" stands for. Raises UserError if it is not there."""
     import torch
 
     try:
         return torch.empty(0, device=best_device() if name == "auto" else name).device
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
+        raise UserError(
             f"device {name!r} is not available here: {str(error).splitlines()[0]}; use auto or cpu"
         ) from error
 

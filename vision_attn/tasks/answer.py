@@ -14,6 +14,7 @@ from vision_attn.contracts import Answerer, Answers, Encoder
 from vision_attn.data.stories.question import QuestionBatch
 from vision_attn.geometry.extents import centres
 from vision_attn.metrics.errors import wilson
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Source, Task
 from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
@@ -116,7 +117,7 @@ class Answering(Task):
         """
         judged = list(predictions)
         if not judged:
-            raise ValueError("there are no questions to evaluate: the split is empty")
+            raise UserError("there are no questions to evaluate: the split is empty")
         wrong, nll, known = (torch.cat([getattr(one, name) for one in judged]) for name in ("wrong", "nll", "known"))
         kinds = [kind for one in judged for kind in one.kinds]
         low, high = wilson(int(wrong.sum()), len(wrong))

@@ -19,6 +19,7 @@ from vision_attn.layers.padding import padded
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.information import MapInformation
+from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Static
 from vision_attn.tasks.described import Describing
 from vision_attn.tasks.evaluated import Predicted, evaluated
@@ -82,7 +83,7 @@ class Captioning(Describing):
         )
         self.vocabulary = source.vocabulary
         if content_once and not self.vocabulary.kind.content:
-            raise ValueError("task.content_once is for words, and data.words makes parts of words: leave one out")
+            raise UserError("task.content_once is for words, and data.words makes parts of words: leave one out")
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
         self.model = model(len(self.vocabulary), encoder.region_size)
@@ -92,7 +93,7 @@ class Captioning(Describing):
             self.model.leave_out_padding()
         self.criteria = Terms(self.model, criteria)
         if word_vectors is not None and not isinstance(getattr(self.model, "embedding", None), nn.Embedding):
-            raise ValueError(f"task.word_vectors: {type(self.model).__name__} has no `embedding` of words")
+            raise UserError(f"task.word_vectors: {type(self.model).__name__} has no `embedding` of words")
         self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)

@@ -18,6 +18,7 @@ from vision_attn.metrics.errors import Counts, Testing, after_glimpses, areal, c
 from vision_attn.metrics.information import answer_entropy, shares_of_glimpses
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import write_classified
@@ -80,9 +81,9 @@ class Classification(Task):
         check_range("Classification", 1, 1000, copies=copies, test_copies=test_copies)
         for name, weight in {"early_weight": early_weight, "box_weight": box_weight}.items():
             if weight < 0:
-                raise ValueError(f"Classification: {name} is {weight}, but must not be negative")
+                raise UserError(f"Classification: {name} is {weight}, but must not be negative")
         if source.image_shape is None or not source.num_classes:
-            raise ValueError(
+            raise UserError(
                 f"{type(source).__name__} gives no images with labels, which a classifier needs: for photographs of "
                 "your own use --data=vision_attn.data.labelled.labelled_images.LabelledImages"
             )
@@ -91,7 +92,7 @@ class Classification(Task):
         self.model = model(source.image_shape, source.num_classes)
         if at_test != "mean" and not self.model.stochastic:
             name = type(self.model).__name__
-            raise ValueError(f"Classification: at_test is {at_test}, but {name} samples no glimpses; set it to mean")
+            raise UserError(f"Classification: at_test is {at_test}, but {name} samples no glimpses; set it to mean")
         self.reinforce = reinforce(self.model.state_size) if self.model.reinforced else None
         self.rows = copies * (self.reinforce.num_runs if self.reinforce else 1)
         self.early_weight, self.box_weight = early_weight, box_weight
@@ -142,13 +143,13 @@ class Classification(Task):
     def _outside(self, glance: ClassifierOutput, boxes: Float[Tensor, "B 4"] | None) -> Float[Tensor, ""]:
         """The mean squared distance of the chosen locations from the boxes."""
         if boxes is None:
-            raise ValueError(
+            raise UserError(
                 "Classification: box_weight must be 0, because the data set knows no boxes of objects: in a file of "
                 "labels, give columns x0,y0,x1,y1, in pixels"
             )
         if glance.choice is None and glance.windows is None:
             name = type(self.model).__name__
-            raise ValueError(f"Classification: box_weight must be 0, because this {name} chooses no locations")
+            raise UserError(f"Classification: box_weight must be 0, because this {name} chooses no locations")
         chosen = glance.locations if glance.choice is None else glance.choice.mean
         known = boxes.isfinite().all(dim=-1)
         low, high = boxes.nan_to_num()[:, None, None].unflatten(-1, (2, 2)).unbind(dim=-2)
@@ -203,7 +204,7 @@ class Classification(Task):
         predictions = iter(predictions)
         total = next(predictions, None)
         if total is None:
-            raise ValueError(
+            raise UserError(
                 "there are no images to evaluate: the split is empty; training needs some for validation too: give "
                 "more, or say which are for train, val and test"
             )

@@ -17,6 +17,7 @@ from vision_attn.contracts import Encoder
 from vision_attn.data.counted_batches import Counted
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.models.ensemble import Ensemble, Share
+from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Task
 from vision_attn.tasks.caption import Captioning
 
@@ -25,16 +26,16 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     """An ensemble of trained captioners, and its data.
 
     Captions are decoded as the first of `tasks` does; `source` is its data. Runs with equal encoders share one. Raises
-    ValueError if the vocabularies differ, or for runs that read lines.
+    UserError if the vocabularies differ, or for runs that read lines.
     """
     first = tasks[0]
     if any(-1 in task.encoder.grid and not task.encoder.pads for task in tasks):
-        raise ValueError(
+        raise UserError(
             "an ensemble is of captioners: runs that read lines are not averaged; vision-attn transcribe reads with one"
         )
     for number, task in enumerate(tasks[1:], start=2):
         if task.vocabulary.words != first.vocabulary.words:
-            raise ValueError(
+            raise UserError(
                 f"run {number} of the ensemble has another vocabulary ({len(task.vocabulary):,} words) than the first "
                 f"({len(first.vocabulary):,} words), so their probabilities cannot be averaged: train the runs of an "
                 "ensemble on the same captions, or with the same data.vocabulary"
@@ -42,7 +43,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     kinds = _distinct(tasks)
     encoders = [kind[0].encoder for kind in kinds]
     if len(kinds) > 1 and any(encoder.pads for encoder in encoders):
-        raise ValueError(
+        raise UserError(
             "an ensemble over annotation vectors whose number differs from image to image is one of runs on the same "
             "vectors"
         )
@@ -95,7 +96,7 @@ class Together(Source):
         for batches in zip(*parts, strict=True):
             batch = batches[0]
             if any(other.ids != batch.ids for other in batches):
-                raise ValueError(
+                raise UserError(
                     "the caches of annotation vectors hold different photographs: some could not be read when one of "
                     "them was made; make them again with --data.verify=true"
                 )

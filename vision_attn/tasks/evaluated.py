@@ -8,6 +8,7 @@ from vision_attn.contracts import Evaluator, Results
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.metrics.evaluators import measures
 from vision_attn.system.console import complain
+from vision_attn.system.errors import UserError
 
 
 class Predicted(NamedTuple):
@@ -25,7 +26,7 @@ class Predicted(NamedTuple):
 def evaluated(
     predictions: Iterable[Predicted], standard: Sequence[Evaluator], added: Mapping[str, Evaluator], folder: Path | None
 ) -> dict[str, float]:
-    """Return all metrics. Raises ValueError if there is no prediction.
+    """Return all metrics. Raises UserError if there is no prediction.
 
     standard, added: evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a warning.
     folder: where evaluators write their inputs; None: nowhere.
@@ -43,7 +44,7 @@ def evaluated(
             totals[name] = totals.get(name, 0.0) + value * len(batch.ids)
             images[name] = images.get(name, 0) + len(batch.ids)
     if empty:
-        raise ValueError("there is no image to evaluate: the split is empty")
+        raise UserError("there is no image to evaluate: the split is empty")
     means = {name: total / images[name] for name, total in totals.items()}
     metrics: dict[str, float] = {}
     for evaluator in evaluators:

@@ -18,6 +18,7 @@ from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.models.draw import DRAW
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
@@ -117,7 +118,7 @@ class Generation(Task):
                 estimates.append(self._estimate(few, seed=len(estimates)))
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
-            raise ValueError("there are no images to evaluate: the split is empty")
+            raise UserError("there are no images to evaluate: the split is empty")
         reconstruction, kl_per_step = -torch.cat(log_prob).cpu().double(), torch.cat(kl).cpu().double()
         bound = reconstruction + kl_per_step.sum(dim=1)
         metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
@@ -173,11 +174,11 @@ class Generation(Task):
 
 
 def shape_drawn(source: Source) -> tuple[int, int, int]:
-    """The shape (C, Y, X) of what is drawn of the images of a source. Raises ValueError if they have no single size."""
+    """The shape (C, Y, X) of what is drawn of the images of a source. Raises UserError if they have no single size."""
     if isinstance(source, LabelledImages):
         return (1, *source.at_one_size()[1:])
     if source.image_shape is None or 0 in source.image_shape:
-        raise ValueError(
+        raise UserError(
             f"{type(source).__name__} gives no images of one size, which a generator draws: use MNIST, or photographs "
             "of your own with --data=vision_attn.data.labelled.labelled_images.LabelledImages --data.images=FOLDER"
         )

@@ -25,6 +25,7 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import write_pages
@@ -131,7 +132,7 @@ class PretrainedCaptioning(Task):
         placed: bool = True,
     ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
         """The best caption of each picture, or a list of `captions` of each: see `Describing.describe`. There is no
-        strategy "diverse". Raises ValueError for settings that `generate` does not have."""
+        strategy "diverse". Raises UserError for settings that `generate` does not have."""
         decoding, number = decoding or self.decoding, captions or 1
         options = self._options(decoding, number, strategy)
         at_once = max(1, ROWS // max(options.get("num_beams") or decoding.beams, number))
@@ -154,13 +155,13 @@ class PretrainedCaptioning(Task):
         given, own = asdict(decoding), asdict(self.own)
         for name in given.keys() - OPTIONS.keys() - {"prompt"}:
             if given[name] != own[name]:
-                raise ValueError(f"{name} is no setting of captioners of transformers: they have {', '.join(OPTIONS)}")
+                raise UserError(f"{name} is no setting of captioners of transformers: they have {', '.join(OPTIONS)}")
         options = {OPTIONS[name]: given[name] for name in OPTIONS if given[name] != own[name]}
         theirs = generation_config(self.model)
         if theirs.max_new_tokens is None and theirs.max_length is None:
             options["max_new_tokens"] = decoding.max_words
         if strategy == "diverse":
-            raise ValueError("captioners of transformers have no beams of groups that differ: sample the captions")
+            raise UserError("captioners of transformers have no beams of groups that differ: sample the captions")
         if strategy == "sampled":
             options |= {"do_sample": True, "num_beams": 1, "num_return_sequences": number}
             options |= {"top_k": 0} if theirs.top_k is None else {}

@@ -16,6 +16,7 @@ from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent, middles
 from vision_attn.metrics.variety import is_content
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
@@ -26,7 +27,7 @@ SIDE = 224
 
 
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
-    """What is measured of a run of this package that is not opened like a model of another library. Raises ValueError
+    """What is measured of a run of this package that is not opened like a model of another library. Raises UserError
     for tasks without an answer to an image."""
     if isinstance(task, Captioning):
         check_photographs(task, name)
@@ -35,17 +36,17 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
         return GeneratedWords(task.opened, task.decoding.prompt)
     if isinstance(task, Classification):
         return GlimpseSubject(task, device, seed)
-    raise ValueError(
+    raise UserError(
         f"{name} holds a {task.kind}, and maps are measured of captioners and classifiers of images: vision-attn "
         f"eval {name} --show 8 draws what it sees"
     )
 
 
 def check_photographs(task: Captioning, name: str) -> None:
-    """Raise ValueError, which says how to see where it looked, for a captioner of films and a reader of lines."""
+    """Raise UserError, which says how to see where it looked, for a captioner of films and a reader of lines."""
     if task.unit != "image":
         command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
-        raise ValueError(
+        raise UserError(
             f"{name} takes {task.unit}s, not photographs: vision-attn {command} --out look draws where it looked"
         )
 

@@ -9,13 +9,14 @@ from vision_attn.contracts import Captioner, Criterion
 from vision_attn.criteria.doubly_stochastic import DoublyStochastic
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
+from vision_attn.system.errors import UserError
 
 
 class Terms(nn.ModuleDict):
     """Criteria by name. By default those of Xu et al. 2015: likelihood, doubly stochastic penalty, and REINFORCE."""
 
     def __init__(self, model: Captioner, criteria: Mapping[str, Callable[[Captioner], Criterion]] | None):
-        """Raises ValueError if the captioner samples where to look and no criterion trains that."""
+        """Raises UserError if the captioner samples where to look and no criterion trains that."""
         if criteria is None:
             criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceAttention}
         super().__init__({name: criterion(model) for name, criterion in criteria.items()})
@@ -27,7 +28,7 @@ class Terms(nn.ModuleDict):
         """Those that sample captions."""
         if model.reinforced and self.given and not any(criterion.estimates for criterion in self.given):
             looks = f"--task.criteria.looks={ReinforceAttention.__module__}.{ReinforceAttention.__qualname__}"
-            raise ValueError(f"{type(model).__name__} samples where to look, and no criterion trains that: add {looks}")
+            raise UserError(f"{type(model).__name__} samples where to look, and no criterion trains that: add {looks}")
 
     def measure(self, model: Captioner, regions: Tensor, words: Tensor) -> dict[str, float]:
         """What all criteria measure of a batch of evaluation."""

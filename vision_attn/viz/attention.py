@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell, positions
 from vision_attn.metrics.variety import is_content
+from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
@@ -122,7 +123,7 @@ def attention_sheet(
         panel: pixels of a panel's longer side.
         truth: what boxes are, for the remark that explains them.
 
-    Raises ValueError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
+    Raises UserError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
     lies outside the grid.
     """
     check(words, alpha, log_prob, regions, title or "attention_sheet")
@@ -184,21 +185,21 @@ def check(
     regions: Tensor | None,
     name: str,
 ) -> None:
-    """Raise a ValueError that begins with `name` unless each word has one valid map, log-probability and region."""
+    """Raise a UserError that begins with `name` unless each word has one valid map, log-probability and region."""
     for given, kind in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
         if given is not None and len(given) != len(words):
             counts = f"{len(words)} words but {len(given)} {kind}"
-            raise ValueError(f"{name}: {counts}; give one for each word, without the end word")
+            raise UserError(f"{name}: {counts}; give one for each word, without the end word")
     if alpha is None:
         return
     grid = "x".join(map(str, alpha.shape[1:]))
     last = math.prod(alpha.shape[1:]) - 1
     if last < 0:
-        raise ValueError(f"{name}: maps of {grid} have no regions")
+        raise UserError(f"{name}: maps of {grid} have no regions")
     for region in () if regions is None else regions.tolist():
         if not 0 <= region <= last:
             outside = f"region {region} is outside the {grid} grid"
-            raise ValueError(f"{name}: {outside}; regions count row by row from 0 to {last}")
+            raise UserError(f"{name}: {outside}; regions count row by row from 0 to {last}")
 
 
 def _spread(regions: int, pixels: int, low: float, high: float) -> Float[Tensor, "pixels regions"]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import SMOOTH, as_picture
 from vision_attn.viz.sheet import DARK, MARGIN, save_animation, save_picture
 
@@ -49,7 +50,7 @@ def write_strips(
     Returns its path. Intensities are in [0, 1]. With `images`, each row begins with the image that was read, and read
     windows are drawn too.
 
-    Raises ValueError, before anything is written, if the shapes do not fit each other.
+    Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     check(canvases, writes, reads, images)
     steps = spread(canvases.shape[1], columns)
@@ -72,7 +73,7 @@ def write_animation(
 ) -> Path:
     """Write a looping GIF of all drawings side by side: one frame per time step, then a longer one with the results.
 
-    Returns its path. Raises ValueError, before anything is written, if the shapes do not fit each other.
+    Returns its path. Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     check(canvases, writes, reads)
     num_images, num_steps = canvases.shape[:2]
@@ -95,17 +96,17 @@ def write_frames(path: str | Path, frames: list[Image.Image], duration: int = FR
 
 
 def check(canvases: Tensor, *others: Rectangles | Tensor | None) -> None:
-    """Raise a ValueError that names the tensors that do not fit the canvases."""
+    """Raise a UserError that names the tensors that do not fit the canvases."""
     if canvases.ndim != 5 or canvases.shape[2] not in (1, 3) or 0 in canvases.shape:
-        raise ValueError(f"canvases are (B, T, 1 or 3, Y, X), these are {tuple(canvases.shape)}")
+        raise UserError(f"canvases are (B, T, 1 or 3, Y, X), these are {tuple(canvases.shape)}")
     num_images, num_steps = canvases.shape[:2]
     for other in others:
         if isinstance(other, Rectangles) and other.boxes.shape != (num_images, num_steps, 4):
-            raise ValueError(
+            raise UserError(
                 f"boxes are {tuple(other.boxes.shape)}, but there are {num_images} drawings of {num_steps} time steps"
             )
         if isinstance(other, Tensor) and other.shape != canvases[:, 0].shape:
-            raise ValueError(f"images are {tuple(other.shape)}, but canvases {tuple(canvases[:, 0].shape)}")
+            raise UserError(f"images are {tuple(other.shape)}, but canvases {tuple(canvases[:, 0].shape)}")
 
 
 def spread(num_steps: int, columns: int) -> list[int]:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.sheet import DARK
 
 SMOOTH = 4  # lines and points are drawn this many times larger, then averaged
@@ -69,32 +70,32 @@ class GlimpseTrace(NamedTuple):
 
 
 def checked(trace: GlimpseTrace) -> GlimpseTrace:
-    """Return `trace` on the CPU in float32. Raises a ValueError that names the tensors that do not fit each other."""
+    """Return `trace` on the CPU in float32. Raises a UserError that names the tensors that do not fit each other."""
     image, locations, patches, probabilities = (
         tensor if tensor is None else tensor.detach().float().cpu()
         for tensor in (trace.image, trace.locations, trace.patches, trace.probabilities)
     )
     name = trace.title or "glimpses"
     if image.ndim != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
-        raise ValueError(f"{name}: an image is (1 or 3, Y, X), this one is {tuple(image.shape)}")
+        raise UserError(f"{name}: an image is (1 or 3, Y, X), this one is {tuple(image.shape)}")
     if locations.ndim != 2 or locations.shape[1] != 2 or not len(locations):
-        raise ValueError(f"{name}: locations are (T, 2) with at least one glimpse, these are {tuple(locations.shape)}")
+        raise UserError(f"{name}: locations are (T, 2) with at least one glimpse, these are {tuple(locations.shape)}")
     num_glimpses = len(locations)
     if not locations.isfinite().all():
         first = int((~locations.isfinite()).any(1).nonzero()[0])
-        raise ValueError(f"{name}: glimpse {first + 1} is at {tuple(locations[first].tolist())}, which is not finite")
+        raise UserError(f"{name}: glimpse {first + 1} is at {tuple(locations[first].tolist())}, which is not finite")
     if patches.ndim != 5 or patches.shape[-1] != patches.shape[-2] or 0 in patches.shape:
-        raise ValueError(f"{name}: patches are (T, K, C, g, g), these are {tuple(patches.shape)}")
+        raise UserError(f"{name}: patches are (T, K, C, g, g), these are {tuple(patches.shape)}")
     if len(patches) != num_glimpses:
-        raise ValueError(f"{name}: patches of {len(patches)} glimpses, but {num_glimpses} locations")
+        raise UserError(f"{name}: patches of {len(patches)} glimpses, but {num_glimpses} locations")
     if patches.shape[2] != len(image):
-        raise ValueError(f"{name}: patches have {patches.shape[2]} channels, and the image has {len(image)}")
+        raise UserError(f"{name}: patches have {patches.shape[2]} channels, and the image has {len(image)}")
     if probabilities is not None:
         if probabilities.ndim != 2 or len(probabilities) != num_glimpses:
             shape = f"these are {tuple(probabilities.shape)} for {num_glimpses} glimpses"
-            raise ValueError(f"{name}: probabilities are (T, N), one row for each glimpse; {shape}")
+            raise UserError(f"{name}: probabilities are (T, N), one row for each glimpse; {shape}")
         if not 0 <= trace.said < probabilities.shape[1]:
-            raise ValueError(f"{name}: said {trace.said}, but probabilities are of {probabilities.shape[1]} classes")
+            raise UserError(f"{name}: said {trace.said}, but probabilities are of {probabilities.shape[1]} classes")
     return trace._replace(image=image, locations=locations, patches=patches, probabilities=probabilities)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from vision_attn.system.console import plural
+from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
 from vision_attn.viz.sheet import (
     DARK,
@@ -39,7 +40,7 @@ def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
     answer without a `label` has the colour of text. In images much larger than a glimpse, what it saw is shown close
     up.
 
-    Raises ValueError, before anything is written, if the shapes do not fit each other.
+    Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     return save_picture(path, glimpse_sheet(trace))
 
@@ -47,7 +48,7 @@ def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
 def write_animation(path: str | Path, trace: GlimpseTrace) -> Path:
     """Write a looping GIF with one frame per glimpse; the last frame is shown longer. Returns its path.
 
-    Raises ValueError as `write_glimpses`.
+    Raises UserError as `write_glimpses`.
     """
     drawn = frames(trace)
     # This method keeps rare colours, and greys grey.
@@ -61,7 +62,7 @@ def write_gallery(path: str | Path, items: Sequence[GlimpseTrace], *, title: str
     Correct answers are on the left and wrong ones on the right, each row by row in the order given. What was seen of
     images much larger than a glimpse is what the last one saw.
 
-    Raises ValueError, before anything is written, if there is no item or an item's shapes do not fit each other.
+    Raises UserError, before anything is written, if there is no item or an item's shapes do not fit each other.
     """
     return save_picture(path, gallery_sheet(items, title=title))
 
@@ -98,7 +99,7 @@ def frames(trace: GlimpseTrace) -> list[Image.Image]:
 def gallery_sheet(items: Sequence[GlimpseTrace], *, title: str = "") -> Image.Image:
     """Draw examples, each its path next to all that was seen, in no more columns than rows (but at least two)."""
     if not items:
-        raise ValueError("gallery: there is no example to show")
+        raise UserError("gallery: there is no example to show")
     items = [checked(item) for item in items]
     sides = [[item for item in items if (item.right is not False) is kind] for kind in (True, False)]
     rows = 1

@@ -88,7 +88,7 @@ def write_page(
     sliders for the layer and the head. `guide` replaces the line below the title. With "character" as `unit`, words are
     characters, and the n-th "7" has the n-th box of "7".
 
-    Raises ValueError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
+    Raises UserError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
     length, or a region lies outside its grid.
     """
     for item in items:

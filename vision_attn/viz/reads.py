@@ -12,6 +12,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, marked, side_by_side, write_frames
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG
@@ -37,7 +38,7 @@ def write_reads(
 
     Green is correct, red is wrong; where a label is None, text has the usual colour. `names` are those of classes.
 
-    Raises ValueError, before anything is written, if the shapes do not fit each other.
+    Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     still = _still(images, reads, labels, patches=patches, probabilities=probabilities)
     num_steps, rows = patches.shape[1], []
@@ -69,7 +70,7 @@ def write_reads_animation(
 
     Green is correct, red is wrong; white where the label is None: not known.
 
-    Raises ValueError, before anything is written, if the shapes do not fit each other.
+    Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     still = _still(images, reads, labels, probabilities=probabilities)
     num_images, num_steps = probabilities.shape[:2]
@@ -91,7 +92,7 @@ def _still(
     steps = {reads.boxes.shape[:2], reads.sigma.shape, *(other.shape[:2] for other in others.values())}
     if steps != {(len(images), reads.boxes.shape[1])} or len(labels) != len(images):
         shapes = ", ".join(f"{name} {tuple(other.shape)}" for name, other in others.items())
-        raise ValueError(
+        raise UserError(
             f"reads: {len(images)} images, {len(labels)} labels, boxes {tuple(reads.boxes.shape)}, {shapes} do not fit "
             "each other"
         )

@@ -7,12 +7,14 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
+from vision_attn.system.errors import UserError
+
 
 def listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens at `host`, which may be a name or an address of version 4 or 6, in brackets or not.
-    Raises OSError if it cannot be used, and ValueError for no host at all, which would mean all of them."""
+    Raises OSError if it cannot be used, and UserError for no host at all, which would mean all of them."""
     if not bare(host):
-        raise ValueError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
+        raise UserError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
     found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
     family, *_, place = min(found, key=lambda one: one[0] != socket.AF_INET)  # version 4 where there are both
     mapped = ip_address(place[0]).ipv4_mapped if family == socket.AF_INET6 else None  # ::ffff:127.0.0.1

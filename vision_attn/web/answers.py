@@ -20,6 +20,7 @@ from vision_attn.results.explainer import Explainer, explainer_of_run, sees_phot
 from vision_attn.results.images import encoded, whole
 from vision_attn.results.model import Model
 from vision_attn.results.opening import open_model
+from vision_attn.system.errors import UserError
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
 
@@ -47,9 +48,9 @@ def verbs(model: Model | Explainer) -> list[str]:
 
 
 def check_served(model: Model | Explainer) -> None:
-    """Raise ValueError for a model that answers nothing, such as one that draws, or answers questions."""
+    """Raise UserError for a model that answers nothing, such as one that draws, or answers questions."""
     if not verbs(model):
-        raise ValueError(
+        raise UserError(
             f"{model.name} holds a {model.task.kind}, which neither captions nor classifies images, so the page has "
             f"nothing to ask it: vision-attn eval {model.name} --show 8 draws what it does"
         )
@@ -81,7 +82,7 @@ def number_of(text: str, most: int) -> int | None:
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
     """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
-    Raises ValueError if it cannot be decoded."""
+    Raises UserError if it cannot be decoded."""
     if verb == "digit":
         open_as_stored(file)
     elif verb == "look":
@@ -101,7 +102,7 @@ def decode(model: Any, verb: str, file: Encoded) -> None:
 
 
 def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]) -> list[Displayable]:
-    """The result for each image file, with the same options. Photographs are captioned together. Raises ValueError for
+    """The result for each image file, with the same options. Photographs are captioned together. Raises UserError for
     what cannot be used."""
     grad = verb == "look"  # maps may need gradients
     with without_loops(len(files) == 1), nullcontext() if grad else torch.inference_mode():
@@ -113,7 +114,7 @@ def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequenc
             clutter = options.get("clutter", ["0"])[0]
             pieces = number_of(clutter, MOST)
             if pieces is None:
-                raise ValueError(f"clutter is {clutter}, but must be a number from 0 to {MOST}")
+                raise UserError(f"clutter is {clutter}, but must be a number from 0 to {MOST}")
             files = [scattered(open_as_stored(one), model.task.image_shape[1:], pieces) for one in files]
         return [model.classify(one) for one in files]
 

@@ -83,7 +83,7 @@ class Server:
         self._held = 0
 
     def add(self, name: str, model: Model | Explainer) -> None:
-        """Serve one more model. Raises ValueError for one that answers nothing that the page can ask."""
+        """Serve one more model. Raises UserError for one that answers nothing that the page can ask."""
         check_served(model)
         self.models.append((name, model))
 
@@ -242,14 +242,14 @@ class Server:
 def make_server(
     models: Sequence[tuple[str, Model | Explainer]], *, host: str = "127.0.0.1", port: int = 7860
 ) -> Server:
-    """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises ValueError if the
+    """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises UserError if the
     address cannot be used, or a model is none that the page can show."""
     try:
         return Server(models, host, port)
     except (OSError, UnicodeError) as error:  # a name that no network could have
         option = "--port" if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES) else "--host"
         reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"{host}:{port} cannot be used ({reason}): name another {option}") from error
+        raise UserError(f"{host}:{port} cannot be used ({reason}): name another {option}") from error
 
 
 async def until_gone(request: Request, task: asyncio.Task) -> None:

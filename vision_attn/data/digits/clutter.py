@@ -16,6 +16,7 @@ from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digi
 from vision_attn.data.generated import Generated
 from vision_attn.data.random_streams import integers, stream
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 
 
 class Clutter(Generated, DigitSource):
@@ -34,7 +35,7 @@ class Clutter(Generated, DigitSource):
         canvas=60, pieces=4 (cluttered)   ef8b9d70aaabe574
         canvas=100, pieces=8 (cluttered)  2e880b82f00c9f7d
 
-    Raises ValueError for sizes and numbers that no image can be made with.
+    Raises UserError for sizes and numbers that no image can be made with.
     """
 
     most_pixels = 2**28
@@ -57,9 +58,9 @@ class Clutter(Generated, DigitSource):
         sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
         Generated.__init__(self, batch_size=batch_size, **sizes)
         if canvas < SIDE:
-            raise ValueError(f"clutter: canvas={canvas} is smaller than a digit of {SIDE} pixels")
+            raise UserError(f"clutter: canvas={canvas} is smaller than a digit of {SIDE} pixels")
         if pieces < 0 or not 1 <= piece <= SIDE:
-            raise ValueError(f"clutter: pieces={pieces} must be at least 0, and piece={piece} from 1 to {SIDE} pixels")
+            raise UserError(f"clutter: pieces={pieces} must be at least 0, and piece={piece} from 1 to {SIDE} pixels")
         check_range("Clutter", 1, self.most_pixels, pixels_of_a_batch=batch_size * canvas**2)
         check_range("Clutter", 1, 2**24, digits_and_pieces_of_a_split=(1 + pieces) * max(val_images, test_images))
         self.canvas, self.pieces, self.piece = canvas, pieces, piece

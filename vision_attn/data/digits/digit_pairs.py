@@ -15,6 +15,7 @@ from vision_attn.data.digits.clutter import Clutter, Placement, compose, on
 from vision_attn.data.digits.mnist import SIDE
 from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS
 
 PLACES = 8
@@ -45,7 +46,7 @@ class DigitPairs(VocabularySource, Clutter):
         download: bool = False,
     ) -> None:
         if canvas < 3 * SIDE:
-            raise ValueError(f"pairs: canvas={canvas} must be at least {3 * SIDE} pixels, for two digits apart")
+            raise UserError(f"pairs: canvas={canvas} must be at least {3 * SIDE} pixels, for two digits apart")
         super().__init__(
             canvas=canvas,
             pieces=1,

@@ -18,6 +18,7 @@ from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.digits.mnist_files import FILES, SIDE, locate, read_idx
 from vision_attn.data.random_streams import stream
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task, equal_part, known_split
 
 NUM_VALIDATION = 5000
@@ -50,13 +51,13 @@ class DigitSource(Source):
 
     def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch must hold at least one digit")
+            raise UserError(f"batch_size={batch_size}: a batch must hold at least one digit")
         check_range(type(self).__name__, 1, 10**6, batch_size=batch_size)
         self.folder, self.batch_size, self.download = folder, batch_size, download
 
     @cached_property
     def digits(self) -> dict[str, Digits]:
-        """The digits by split. Raises ValueError like `read_mnist`."""
+        """The digits by split. Raises UserError like `read_mnist`."""
         return read_mnist(self.folder, download=self.download)
 
     def prepare(self, task: Task) -> None:
@@ -78,7 +79,7 @@ class MNIST(DigitSource):
     def __init__(self, *, folder: str = "mnist", batch_size: int = 256, download: bool = False, shift: int = 0) -> None:
         super().__init__(folder=folder, batch_size=batch_size, download=download)
         if not 0 <= shift < SIDE:
-            raise ValueError(f"shift={shift} must be from 0 to {SIDE - 1} pixels")
+            raise UserError(f"shift={shift} must be from 0 to {SIDE - 1} pixels")
         self.image_shape, self.shift = (1, SIDE, SIDE), shift
 
     def __len__(self) -> int:
@@ -129,22 +130,20 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
     """Read the digits by split, on the CPU, from the four idx files in `folder`, gzipped or not, of any names: see
     `mnist_files.locate`.
 
-    Raises ValueError if files are damaged or missing; the message says which, and where to put them.
+    Raises UserError if files are damaged or missing; the message says which, and where to put them.
     """
     files = locate(folder, download=download)
     training, test = (Digits(*(read_idx(files[name]) for name in names)) for names in FILES.values())
     for part, (images, labels) in zip((training, test), FILES.values(), strict=True):
         if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
             shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
-            raise ValueError(
-                f"{files[images]} and {files[labels].name} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)"
-            )
+            raise UserError(f"{files[images]} and {files[labels].name} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
         if wrong := (part.labels > 9).nonzero().flatten().tolist():
             what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
-            raise ValueError(f"{files[labels]}: {what}: the file is damaged, download it again")
+            raise UserError(f"{files[labels]}: {what}: the file is damaged, download it again")
     held_out = min(NUM_VALIDATION, len(training.labels) // 12)
     if not held_out:
-        raise ValueError(
+        raise UserError(
             f"{folder} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
         )
     parts = {

@@ -55,7 +55,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
 
     Files of other names are recognised by their headers: images by 28 x 28 bytes, labels by their number, which is that
     of the images; training or test by a name with "train", "t10k" or "test", or else the larger of two sets is for
-    training. A line says which are taken. Raises ValueError if some are missing and cannot be downloaded, or if it is
+    training. A line says which are taken. Raises UserError if some are missing and cannot be downloaded, or if it is
     not clear which they are.
     """
     try:
@@ -71,7 +71,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     if not (missing := [name for name in missing if name not in found]):
         return found
     if not download:
-        raise ValueError(
+        raise UserError(
             f"MNIST: {', '.join(missing)} not found in {place}{hint}: put the files there, gzipped or not "
             "(VISION_ATTN_DATA sets the folder of data sets), or download them with --data.download=true of "
             "vision-attn train, prepare or eval"
@@ -79,7 +79,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     try:
         fetch(place, missing)
     except (OSError, RuntimeError) as error:
-        raise ValueError(
+        raise UserError(
             f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
         ) from error
     return found | {name: place / name for name in missing}
@@ -180,19 +180,19 @@ def fetch(place: Path, names: list[str]) -> None:
 def read_idx(path: Path) -> UInt8[Tensor, "..."]:
     """Read a file in the format of MNIST: two zero bytes, type 8 (bytes), number of dimensions, their sizes, data.
 
-    Raises ValueError for anything else. A gzipped file, whatever its name, is unpacked only up to the size in its
+    Raises UserError for anything else. A gzipped file, whatever its name, is unpacked only up to the size in its
     header.
     """
     if not os.path.isfile(path):
-        raise ValueError(f"{path} is not a regular file")
+        raise UserError(f"{path} is not a regular file")
     try:
         with _opened(path) as file:
             shape = _read_shape(path, file)
             content = bytearray(file.read(prod(shape) + 1))
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
+        raise UserError(f"{path} cannot be read ({error}): it is damaged, download it again") from error
     if len(content) != prod(shape):
-        raise ValueError(f"{path} is not a complete MNIST file: it is damaged, download it again")
+        raise UserError(f"{path} is not a complete MNIST file: it is damaged, download it again")
     return torch.frombuffer(content, dtype=torch.uint8).view(shape)
 
 
@@ -203,12 +203,12 @@ def _opened(path: Path) -> BufferedIOBase | gzip.GzipFile:
 
 
 def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
-    """Read the shape from the header of `file`. Raises ValueError naming `path` if it is not an MNIST header."""
+    """Read the shape from the header of `file`. Raises UserError naming `path` if it is not an MNIST header."""
     zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
     if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
-        raise ValueError(f"{path} is not an MNIST file: it is damaged, download it again")
+        raise UserError(f"{path} is not an MNIST file: it is damaged, download it again")
     shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
     if not 0 < prod(shape) <= MAX_BYTES:
         sizes = " x ".join(map(str, shape))
-        raise ValueError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
+        raise UserError(f"{path} declares {sizes} bytes, unlike any MNIST file: it is damaged, download it again")
     return shape

@@ -21,6 +21,7 @@ from vision_attn.data.films.grammar import (
 from vision_attn.data.random_streams import integers, uniform
 from vision_attn.data.scenes.canvas import Arrangement, draw, side_range
 from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, combinations_of, pairs_of
+from vision_attn.system.errors import UserError
 
 CASTS = ((2, 2), (3, 2), (3, 3))
 """The numbers of objects and events."""
@@ -66,7 +67,7 @@ def event_frames(kind: int, segment: int, frames: int) -> range:
 def arrange(
     bits: np.random.PCG64, num_films: int, split: str, mixture: tuple[float, ...], frames: int, size: int
 ) -> Films:
-    """Sample films of `split`. mixture: the proportions of `CASTS`. Raises ValueError if `size` leaves no room."""
+    """Sample films of `split`. mixture: the proportions of `CASTS`. Raises UserError if `size` leaves no room."""
     shares = np.cumsum(mixture) / np.sum(mixture)
     cast = (uniform(bits, num_films, 1) >= shares[:-1]).sum(1)
     script = np.floor(uniform(bits, num_films) * np.array(NUM_SCRIPTS)[cast]).astype(np.int64)
@@ -141,7 +142,7 @@ def _staged(
         first, found = good.argmax(1), good.any(1)
         corner[remaining[found]], side[remaining[found]] = path[found, first[found]], sides[found, first[found]]
         remaining = remaining[~found]
-    raise ValueError(f"films: no room for three objects that move in {size}x{size} pixels; choose a larger size")
+    raise UserError(f"films: no room for three objects that move in {size}x{size} pixels; choose a larger size")
 
 
 def _paths(told: list[Script], start, side, step, drift, frames: int, size: int) -> Int[np.ndarray, "B tries F N 2"]:

@@ -18,6 +18,7 @@ from PIL import Image
 from vision_attn.data.films.gifs import MAGIC, film_of_gif
 from vision_attn.data.films.sampling import LARGEST, Film, Limits, SinglePicture, moments, reduced_size
 from vision_attn.data.images.open import Encoded
+from vision_attn.system.errors import UserError
 
 DEMUXERS = "mov,matroska,avi,mpeg,mpegvideo,mpegts,flv,asf,ogg,yuv4mpegpipe"
 """The demuxers of FFmpeg that are allowed. Others read playlists, image sequences, devices and networks."""
@@ -43,26 +44,26 @@ TURNS = {
 
 def decoded_film(path: str | Path | Encoded, frames: int, at_least: int, limits: Limits | None = None) -> Film:
     """Decode `frames` frames of a film file, evenly spaced in time, upright, reduced to `at_least` pixels on their
-    shorter side; of a film with fewer frames some are repeated. Raises ValueError naming the file if it cannot be read,
+    shorter side; of a film with fewer frames some are repeated. Raises UserError naming the file if it cannot be read,
     shows a single picture, or exceeds `limits`."""
     if not isinstance(path, Encoded) and not Path(path).is_file():
-        raise ValueError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
+        raise UserError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
     try:
         with _opened(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
             first = file.read(len(MAGIC))
             if not first:
-                raise ValueError("the file is empty")
+                raise UserError("the file is empty")
             return (film_of_gif if first == MAGIC else _by_pyav)(file, frames, at_least, limits or Limits(size))
     except SinglePicture as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
     except ImportError as error:
-        raise ValueError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
+        raise UserError(f"{path}: films need the extra [video]: pip install 'vision_attn[video]'") from error
     except (ValueError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
+        raise UserError(f"{path}: not a readable film ({str(error) or type(error).__name__})") from error
     except OSError as error:
-        raise ValueError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
+        raise UserError(f"{path}: not a readable film ({error.strerror or type(error).__name__})") from error
 
 
 @contextmanager
@@ -90,12 +91,12 @@ def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
         numbered = (each._replace(start=float(number)) for number, each in enumerate(_decoded(file, limits)))
         return Film(_kept(numbered, moments([0.0, 1.0, count - 1.0], float(count), frames), at_least) or ())
     except av.FFmpegError as error:
-        raise ValueError(error.strerror or type(error).__name__) from error
+        raise UserError(error.strerror or type(error).__name__) from error
 
 
 @contextmanager
 def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
-    """The container in a file, and its film. Raises ValueError if it has none, or is of another format."""
+    """The container in a file, and its film. Raises UserError if it has none, or is of another format."""
     import av
 
     # Not as `options`: with these, old versions of PyAV crash on containers whose streams are found later.
@@ -106,19 +107,19 @@ def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
         container = av.open(file, **settings)
     except av.FFmpegError as error:
         if error.errno == errno.EINVAL:
-            raise ValueError(f"none of the formats that are read: {FORMATS}") from error
+            raise UserError(f"none of the formats that are read: {FORMATS}") from error
         raise
     with container:
         if (stream := container.streams.best("video")) is None:
-            raise ValueError("it has no pictures")
+            raise UserError("it has no pictures")
         if stream.codec_context is None:
-            raise ValueError("FFmpeg does not know how its pictures are encoded")
+            raise UserError("FFmpeg does not know how its pictures are encoded")
         yield container, stream
 
 
 def _refused(*_: Any) -> None:
     """Called by FFmpeg to open one more file."""
-    raise ValueError("it names other files")
+    raise UserError("it names other files")
 
 
 def _times(file: Any, limits: Limits) -> tuple[list[float], float] | None:
@@ -178,7 +179,7 @@ def _kept(shown: Iterator[_Shown], wanted: Sequence[float], at_least: int) -> li
                 kept.append(_picture(last, at_least))
             last, count = each, count + 1
     if last is None:
-        raise ValueError("it has no frames")
+        raise UserError("it has no frames")
     if count == 1:
         raise SinglePicture
     kept += [_picture(last, at_least)] * (len(wanted) - len(kept))

@@ -18,6 +18,7 @@ from vision_attn.data.films.sampling import Film, SinglePicture
 from vision_attn.data.images.open import ENDINGS, Encoded, Isolated, open_photograph
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.system.console import with_article
+from vision_attn.system.errors import UserError
 
 SHOWN = 224
 """Pixels that the shorter side of a frame keeps for pictures, at least."""
@@ -26,7 +27,7 @@ SHOWN = 224
 def read_film(
     path: str | Path | Encoded, frames: int, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "F 3 S S"]:
-    """Read an encoder input of a film. Raises ValueError naming the file if it cannot be read."""
+    """Read an encoder input of a film. Raises UserError naming the file if it cannot be read."""
     return film_input(open_film(path, frames, at_least=resolution), resolution, fit)
 
 
@@ -52,16 +53,16 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> Film:
 
     path: a file, a folder of frames, which are taken in the order of their names, or an array (F, Y, X, 3) or tensor
     (F, 3, Y, X) of uint8. Frames are reduced to `at_least` pixels on their shorter side, those of a file to `SHOWN` if
-    that is more. Raises ValueError naming the file if it cannot be read or is too large.
+    that is more. Raises UserError naming the file if it cannot be read or is too large.
     """
     if isinstance(path, np.ndarray | Tensor):
         return Film(_spaced("this film", [Image.fromarray(frame) for frame in _frames_of(path)], frames))
     if not isinstance(path, str | Path | Encoded):
-        raise ValueError(f"this film is {with_article(type(path).__name__)}: give a path, bytes, an array or a tensor")
+        raise UserError(f"this film is {with_article(type(path).__name__)}: give a path, bytes, an array or a tensor")
     if not isinstance(path, Encoded) and Path(path).is_dir():
         names = frames_in(Path(path))
         if not names:
-            raise ValueError(f"{path}: no frames in this folder")
+            raise UserError(f"{path}: no frames in this folder")
         return Film(_equal(path, [open_photograph(name, at_least) for name in _spaced(path, names, frames)]))
     if Path(str(path)).suffix.lower() in ENDINGS - FILM_ENDINGS:
         return Film(_spaced(path, [open_photograph(path, at_least)], frames))
@@ -94,22 +95,22 @@ def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
         array = array.detach().cpu().movedim(1, -1).numpy() if array.dim() == 4 else array.numpy()
     if array.ndim != 4 or array.shape[-1] != 3 or array.dtype != np.uint8 or 0 in array.shape:
         given = f"{tuple(array.shape)} of {array.dtype}"
-        raise ValueError(f"a film is an array (F, Y, X, 3) or a tensor (F, 3, Y, X) of uint8; this one is {given}")
+        raise UserError(f"a film is an array (F, Y, X, 3) or a tensor (F, 3, Y, X) of uint8; this one is {given}")
     return np.ascontiguousarray(array)
 
 
 def _spaced(path: Any, film: Sequence[Any], frames: int) -> list[Any]:
-    """`frames` of these, evenly spaced. Raises ValueError for a single one, which shows no event to describe."""
+    """`frames` of these, evenly spaced. Raises UserError for a single one, which shows no event to describe."""
     if len(film) == 1:
-        raise ValueError(f"{path}: {SinglePicture()}")
+        raise UserError(f"{path}: {SinglePicture()}")
     return [film[place] for place in torch.linspace(0, len(film) - 1, frames).round().long().tolist()]
 
 
 def _equal(path: Any, film: list[Image.Image]) -> list[Image.Image]:
-    """Frames of one size. Raises ValueError if a frame has another shape than the first."""
+    """Frames of one size. Raises UserError if a frame has another shape than the first."""
     (width, height), *others = {frame.size for frame in film}
     if others:
-        raise ValueError(
+        raise UserError(
             f"{path}: its frames differ in size, such as {width}x{height} and {others[0][0]}x{others[0][1]}"
         )
     return film

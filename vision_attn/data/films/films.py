@@ -29,6 +29,7 @@ from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes.grammar import NUM_CAPTIONS, OBJECTS
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 
@@ -42,7 +43,7 @@ class DrawnFilms(Drawn):
     mixture: proportions of films of two objects and two events, three objects and two events, and three of both.
 
     Objects move, stop, meet, change colour and leave: see `films.grammar`. `boxes` of a batch are those of the actor of
-    an event in the frames of the event, for each word that tells of it. Raises ValueError for sizes and numbers that no
+    an event in the frames of the event, for each word that tells of it. Raises UserError for sizes and numbers that no
     film can be drawn with.
     """
 
@@ -63,11 +64,11 @@ class DrawnFilms(Drawn):
         mixture: tuple[float, float, float] = (0.2, 0.4, 0.4),
     ) -> None:
         if frames < 2 * SEGMENTS or frames % SEGMENTS:
-            raise ValueError(f"films: frames={frames} must be a multiple of {SEGMENTS}, and at least {2 * SEGMENTS}")
+            raise UserError(f"films: frames={frames} must be a multiple of {SEGMENTS}, and at least {2 * SEGMENTS}")
         if not 1 <= rows <= NUM_CAPTIONS:
-            raise ValueError(f"films: rows={rows}, but a film has 1 to {NUM_CAPTIONS} captions")
+            raise UserError(f"films: rows={rows}, but a film has 1 to {NUM_CAPTIONS} captions")
         if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
-            raise ValueError(f"films: mixture={mixture} must be proportions of the three kinds of films")
+            raise UserError(f"films: mixture={mixture} must be proportions of the three kinds of films")
         super().__init__(
             batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
         )
@@ -88,7 +89,7 @@ class DrawnFilms(Drawn):
             ways.append(f"set --task.encoder.frames={self.frames} (or --data.frames={task.frames})")
         if task.resolution != self.size:
             ways.append(f"set --data.size={task.resolution}")
-        raise ValueError(
+        raise UserError(
             f"films are drawn with frames={self.frames} of size={self.size}, but the encoder takes {task.frames} "
             f"of {task.resolution} pixels: {' and '.join(ways)}"
         )

@@ -19,7 +19,7 @@ SHORTEST, SHOWN = 0.011, 0.1
 
 def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits) -> Film:
     """`frames` frames of a GIF, evenly spaced in time, reduced to `at_least` pixels on their shorter side. Raises
-    ValueError if it cannot be read, or exceeds `limits`."""
+    UserError if it cannot be read, or exceeds `limits`."""
     limits.most = min(limits.most, PIXELS)
     times = [*_times(file, limits)]
     if len(times) == 1:
@@ -32,7 +32,7 @@ def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits
         with Image.open(file, formats=["GIF"]) as film:
             kept = _pictures(film, {*places.tolist()}, at_least, limits)
     except Exception as error:  # a damaged file can make Pillow raise almost anything
-        raise ValueError(str(error) if type(error) in (UserError, ValueError) else type(error).__name__) from error
+        raise UserError(str(error) if type(error) in (UserError, ValueError) else type(error).__name__) from error
     return Film([kept[place] for place in places], wanted)
 
 
@@ -49,7 +49,7 @@ def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits
 
 
 def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
-    """Yield how long each frame is shown, in seconds, without decoding any. Raises ValueError if they are too many or
+    """Yield how long each frame is shown, in seconds, without decoding any. Raises UserError if they are too many or
     too large."""
     file.seek(6)
     width, height = _size(header := file.read(7))

@@ -46,15 +46,15 @@ class Limits:
         self.end = clock() + self.seconds
 
     def check(self, width: int, height: int, frames: int = 1) -> None:
-        """Raise ValueError if a film of this many frames of this size is too large, or has taken too long."""
+        """Raise UserError if a film of this many frames of this size is too large, or has taken too long."""
         if width * height > LARGEST:
-            raise ValueError(f"it has more than {LARGEST:,} pixels in a frame")
+            raise UserError(f"it has more than {LARGEST:,} pixels in a frame")
         if frames > LONGEST:
-            raise ValueError(f"it has more than {LONGEST:,} frames")
+            raise UserError(f"it has more than {LONGEST:,} frames")
         if frames * width * height > self.most:
-            raise ValueError(f"its frames have more than {self.most:,} pixels together")
+            raise UserError(f"its frames have more than {self.most:,} pixels together")
         if self.clock() > self.end:
-            raise ValueError(f"decoding it takes more than {self.seconds} seconds")
+            raise UserError(f"decoding it takes more than {self.seconds} seconds")
 
 
 def moments(starts: Sequence[float], end: float, frames: int) -> list[float]:

@@ -14,6 +14,7 @@ from vision_attn.attention.images import Images, Sliced
 from vision_attn.data.images.open import ENDINGS, Encoded, decoded, size_of
 from vision_attn.data.images.squares import centre_square
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 
 ARRAY = ".npy"
 """The file extension of an array of pixels, which may be larger than memory."""
@@ -25,7 +26,7 @@ def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: 
     """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
 
     side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises
-    ValueError naming the file if it is no image.
+    UserError naming the file if it is no image.
     """
     if not isinstance(path, Encoded) and Path(path).suffix.lower() == ARRAY:
         array = Mapped(path)
@@ -38,7 +39,7 @@ def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: 
 
 
 def size_of_pixels(path: str | Path, *, side: int | None = None, square: bool = False) -> tuple[int, int]:
-    """Read the width and height of an image as `open_pixels` returns it, without decoding it. Raises ValueError naming
+    """Read the width and height of an image as `open_pixels` returns it, without decoding it. Raises UserError naming
     the file if it is no image."""
     array = Path(path).suffix.lower() == ARRAY
     width, height = Mapped(path).shape[1::-1] if array else size_of(path)
@@ -75,7 +76,7 @@ class Mapped:
     """The pixels of an array in a .npy file, which is mapped into memory.
 
     Rows that lie far apart are read from the file instead: for each row that is touched, the system may map 2 MB around
-    it, which adds up to 300 MB for an overview of 20,000 x 20,000 pixels. Raises ValueError naming the file if it holds
+    it, which adds up to 300 MB for an overview of 20,000 x 20,000 pixels. Raises UserError naming the file if it holds
     no array of pixels.
     """
 
@@ -84,17 +85,17 @@ class Mapped:
     def __init__(self, path: str | Path) -> None:
         try:
             if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait
-                raise ValueError("it is not a regular file")
+                raise UserError("it is not a regular file")
             with open(path, "rb") as file:
                 if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-                    raise ValueError("it does not begin as numpy.save writes it")
+                    raise UserError("it does not begin as numpy.save writes it")
             mapped = np.load(path, mmap_mode="r", allow_pickle=False)
             Images([mapped], 3)
             self.file = open(path, "rb", buffering=0)  # noqa: SIM115, closed with this object
         except FileNotFoundError as error:
-            raise ValueError(f"{path}: no such file") from error
+            raise UserError(f"{path}: no such file") from error
         except Exception as error:  # a damaged header can make numpy raise almost anything
-            raise ValueError(f"{path}: not a readable array of pixels ({reason_of(error)})") from error
+            raise UserError(f"{path}: not a readable array of pixels ({reason_of(error)})") from error
         weakref.finalize(self, self.file.close)
         self.array = np.asarray(mapped)  # slices of numpy's own class of mapped arrays are slower
         self.shape, self.offset, self.lock = mapped.shape, mapped.offset, Lock()

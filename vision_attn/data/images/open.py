@@ -19,6 +19,7 @@ from PIL import Image, ImageFile
 
 from vision_attn.data.images.limits import MEMORY, Budget, Refused, checked_memory
 from vision_attn.data.images.upright_rgb import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
+from vision_attn.system.errors import UserError
 
 FORMATS = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
@@ -60,7 +61,7 @@ class Isolated(Encoded):
     """A file from a stranger, which another process decodes: see `data.isolated`."""
 
     def opened(self, what: str, *arguments: Any) -> Any:
-        """What a process of its own makes of the file. Raises ValueError naming it if it cannot be used."""
+        """What a process of its own makes of the file. Raises UserError naming it if it cannot be used."""
         raise NotImplementedError
 
     def read(self) -> bytes:
@@ -75,7 +76,7 @@ def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> 
     returned has no metadata, so that nothing turns it again.
 
     With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
-    memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises ValueError naming the file if it
+    memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises UserError naming the file if it
     cannot be read or is too large.
     """
     with decoded(path, at_least) as image:
@@ -165,20 +166,20 @@ def _give_back() -> None:
 
 @contextmanager
 def _named(path: str | Path | Encoded) -> Iterator[None]:
-    """Turn any exception into a ValueError of one line that names `path`."""
+    """Turn any exception into a UserError of one line that names `path`."""
     try:
         yield
     except Refused as error:
         raise error.kind(f"{path}: {error}") from error
     except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
+        raise UserError(f"{path}: no such file") from error
     except Image.DecompressionBombError as error:
-        raise ValueError(f"{path}: too large for PIL.Image.MAX_IMAGE_PIXELS ({error})") from error
+        raise UserError(f"{path}: too large for PIL.Image.MAX_IMAGE_PIXELS ({error})") from error
     except Exception as error:  # a damaged file can make Pillow raise almost anything
         if isinstance(error, OSError) and error.strerror:
-            raise ValueError(f"{path}: not a readable image ({error.strerror})") from error
+            raise UserError(f"{path}: not a readable image ({error.strerror})") from error
         why = " ".join(str(error).replace(str(path), Path(str(path)).name).split())
-        raise ValueError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
+        raise UserError(f"{path}: not a readable image ({type(error).__name__}: {why})") from error
 
 
 def _refuse_special(path: str | Path) -> None:

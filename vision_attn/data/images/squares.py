@@ -14,7 +14,6 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
-from vision_attn.system.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,7 +25,7 @@ def read_image(
     """Read an encoder input: the centre square of a photograph, or the whole of it, resized to `resolution` (bicubic,
     antialiased).
 
-    Raises ValueError naming the file if it cannot be read.
+    Raises UserError naming the file if it cannot be read.
     """
     with decoded(path, at_least=2 * resolution) as image:
         return encoder_input(image, resolution, fit)

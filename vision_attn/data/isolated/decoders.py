@@ -88,7 +88,7 @@ class Decoders:
         return future
 
     def decode(self, file: Isolated, seconds: float, what: str, arguments: Sequence[Any]) -> Image.Image | Film:
-        """What `process.DECODERS[what]` makes of a file. Raises ValueError naming the file if it cannot be
+        """What `process.DECODERS[what]` makes of a file. Raises UserError naming the file if it cannot be
         decoded, and TooLarge if it takes too long."""
         process = self._taken(file.name)
         try:
@@ -129,7 +129,7 @@ class Decoders:
         try:
             return self._started()
         except OSError as error:
-            raise ValueError(f"{name} cannot be decoded now ({error.strerror or error}): try again") from error
+            raise UserError(f"{name} cannot be decoded now ({error.strerror or error}): try again") from error
 
     def _started(self) -> "_Process":
         if self._closed:
@@ -159,10 +159,10 @@ class Decoders:
         self._end(process)
         self._replace()
         if self._closed:
-            return ValueError(f"{name} was not decoded: the server ends")
+            return UserError(f"{name} was not decoded: the server ends")
         if process.status is None or process.status >= 0:
             return RuntimeError(f"the process that decodes images ended with status {process.status}")
-        return ValueError(f"{name}: not readable (its decoder crashed, {signal.Signals(-process.status).name})")
+        return UserError(f"{name}: not readable (its decoder crashed, {signal.Signals(-process.status).name})")
 
 
 class _Process:

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any
 
 from vision_attn.data.images.squares import centre_square
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 Edge = int | float
@@ -19,7 +20,7 @@ NAMES = (("x0", "y0", "x1", "y1"), ("xmin", "ymin", "xmax", "ymax"), ("x", "y"))
 def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
     """Return the box in a record, in pixels; None if it has none.
 
-    `where` the record is, for messages. Raises ValueError for a box that is not complete, not made of numbers, or ends
+    `where` the record is, for messages. Raises UserError for a box that is not complete, not made of numbers, or ends
     before it begins.
     """
     names = next((names for names in NAMES if any(_given(record, name) for name in names)), None)
@@ -27,25 +28,23 @@ def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
         return None
     missing = [name for name in names if not _given(record, name)]
     if missing:
-        raise ValueError(f"{where} has no {missing[0]}: a box needs {', '.join(names)}, or none of them")
+        raise UserError(f"{where} has no {missing[0]}: a box needs {', '.join(names)}, or none of them")
     sizes = [name for name in ("w", "h", "width", "height") if _given(record, name)]
     if len(names) == 2 and len(sizes) > 1:
-        raise ValueError(
+        raise UserError(
             f"{where} has x, y, {', '.join(sizes)}: x and y may be a corner or the centre; give x0, y0, x1, y1 instead"
         )
     numbers = [_number(where, name, record[name]) for name in names]
     x0, y0, x1, y1 = numbers if len(names) == 4 else (*numbers, *numbers)
     if x1 < x0 or y1 < y0:
-        raise ValueError(
-            f"{where}: the box {(x0, y0, x1, y1)} ends before it begins: give {', '.join(names)} in pixels"
-        )
+        raise UserError(f"{where}: the box {(x0, y0, x1, y1)} ends before it begins: give {', '.join(names)} in pixels")
     return x0, y0, x1, y1
 
 
 def check_pixels(path: object, boxes: Sequence[Box]) -> None:
-    """Raise ValueError naming the file if its boxes are shares of the width and height, not pixels."""
+    """Raise UserError naming the file if its boxes are shares of the width and height, not pixels."""
     if boxes and all(0 <= number <= 1 for box in boxes for number in box):
-        raise ValueError(f"{path}: all boxes lie between 0 and 1, but they must be in pixels of the photograph")
+        raise UserError(f"{path}: all boxes lie between 0 and 1, but they must be in pixels of the photograph")
 
 
 def placed(box: Box, size: tuple[int, int], *, square: bool = False) -> Box | None:
@@ -73,5 +72,5 @@ def _number(where: str, name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not isfinite(number):
-        raise ValueError(f"{where}: {name} is {brief(value)}, but must be a number of pixels")
+        raise UserError(f"{where}: {name} is {brief(value)}, but must be a number of pixels")
     return number

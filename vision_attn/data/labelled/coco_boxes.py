@@ -12,6 +12,7 @@ from pycocotools import mask as coco
 from vision_attn.contracts import Fit
 from vision_attn.data.labelled.boxes import Box, placed
 from vision_attn.geometry.extents import Extent, Mask
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 LARGEST = 2**28
@@ -43,7 +44,7 @@ class Boxes:
         (`id`, `name`). An object that has a segmentation is its mask, another its box. Without categories, or with a
         single one, objects are of every answer; otherwise of the answers that share a word with the category's name.
 
-    Raises ValueError, which names the file, for what is none.
+    Raises UserError, which names the file, for what is none.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -57,15 +58,15 @@ class Boxes:
             for image in content["images"]:
                 name, width, height = Path(image["file_name"]).name, int(image["width"]), int(image["height"])
                 if not (0 < width <= LARGEST and 0 < height * width <= LARGEST):
-                    raise ValueError(f"{name} has {width} x {height} pixels")
+                    raise UserError(f"{name} has {width} x {height} pixels")
                 if name in self.photographs:  # photographs are found by the name of their file alone
-                    raise ValueError(f"two images are called {name}")
+                    raise UserError(f"two images are called {name}")
                 objects = [
                     _instance(one, names.get(one.get("category_id"), ""), height, width) for one in known[image["id"]]
                 ]
                 self.photographs[name] = Photograph(width, height, objects)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise ValueError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
+            raise UserError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
         self.of_all = len(names) < 2
 
     def of(self, file: str, fit: Fit) -> Callable[[str], list[Box | Mask]]:
@@ -93,16 +94,16 @@ class Boxes:
 
 
 def _instance(record: dict[str, Any], category: str, height: int, width: int) -> Instance:
-    """Raises ValueError, which names the annotation, for what is neither a box nor a mask."""
+    """Raises UserError, which names the annotation, for what is neither a box nor a mask."""
     try:
         shape = record.get("segmentation")
         runs = _runs(shape, height, width) if shape else None
         edges = [float(edge) for edge in (record["bbox"] or () if runs is None else coco.toBbox(runs))]
         if len(edges) != 4 or not all(map(isfinite, edges)):
-            raise ValueError(f"bbox is {record['bbox']}, but must be 4 numbers: left, top, width and height")
+            raise UserError(f"bbox is {record['bbox']}, but must be 4 numbers: left, top, width and height")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         place = f"annotation {record.get('id', '?')} of image {record['image_id']}"
-        raise ValueError(f"{place}: {_reason(error)}") from None
+        raise UserError(f"{place}: {_reason(error)}") from None
     x, y, across, down = edges
     return Instance(category, (x, y, x + across, y + down), runs)
 
@@ -116,9 +117,9 @@ def _runs(shape: Any, height: int, width: int) -> dict[str, Any]:
     if isinstance(shape, list):
         for polygon in shape:
             if len(polygon) < 6 or len(polygon) % 2:
-                raise ValueError(f"a polygon has {len(polygon)} numbers: it needs x and y of at least 3 corners")
+                raise UserError(f"a polygon has {len(polygon)} numbers: it needs x and y of at least 3 corners")
         return coco.merge(coco.frPyObjects([[float(edge) for edge in polygon] for polygon in shape], height, width))
     size, counts = shape["size"], shape["counts"]
     if list(size) != [height, width]:
-        raise ValueError(f"a mask has the size {size}, its photograph {[height, width]} (height, width)")
+        raise UserError(f"a mask has the size {size}, its photograph {[height, width]} (height, width)")
     return coco.frPyObjects(shape, height, width) if isinstance(counts, list) else dict(shape)

@@ -79,7 +79,7 @@ class LabelledImages(Source):
         if side is not None:
             check_range("LabelledImages", 1, 10**5, side=side)
         if square and side is None:
-            raise ValueError("LabelledImages: square=true needs a side, such as side: 128")
+            raise UserError("LabelledImages: square=true needs a side, such as side: 128")
         self.images, self.labels, self.side, self.square, self.flips = images, labels, side, square, flips
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
         self.image_shape = (3, side, side) if square else (3, 0, 0)
@@ -91,7 +91,7 @@ class LabelledImages(Source):
 
     @cached_property
     def splits(self) -> dict[str, list[Labelled]]:
-        """The photographs of each split. Raises ValueError as `find_labelled` does."""
+        """The photographs of each split. Raises UserError as `find_labelled` does."""
         return find_labelled(self.images, self.labels)
 
     @cached_property
@@ -115,9 +115,9 @@ class LabelledImages(Source):
     def check_labels(self) -> None:
         names, place = self.class_names, self.labels or self.images
         if names == ("",):
-            raise ValueError(f"{place} has no classes: expected {place}/CLASS/IMAGE, or a file `labels` of image,label")
+            raise UserError(f"{place} has no classes: expected {place}/CLASS/IMAGE, or a file `labels` of image,label")
         if len(names) == 1:
-            raise ValueError(f"all photographs of {place} have the label {names[0]}: there is nothing to tell apart")
+            raise UserError(f"all photographs of {place} have the label {names[0]}: there is nothing to tell apart")
         untaught = {item.label for items in self.splits.values() for item in items}
         untaught -= {item.label for item in self.splits["train"]}
         if untaught:
@@ -129,7 +129,7 @@ class LabelledImages(Source):
     def at_one_size(self) -> tuple[int, int, int]:
         """Give images as tensors from now on, and return their shape (3, Y, X).
 
-        Raises ValueError naming two photographs if they differ in size.
+        Raises UserError naming two photographs if they differ in size.
         """
         if 0 in self.image_shape:
             self.image_shape = (3, *self._common_size())
@@ -146,12 +146,12 @@ class LabelledImages(Source):
             first = first or (item.file, size)
             if size != first[1]:
                 (one, (X, Y)), (x, y) = first, size
-                raise ValueError(
+                raise UserError(
                     f"photographs must have one size here, but {one} has {X} x {Y} pixels and {item.file} {x} x {y}: "
                     "resize them with --data.side=32 --data.square=true, or another side"
                 )
         if first is None:
-            raise ValueError(f"no photograph of {self.labels or self.images} can be read")
+            raise UserError(f"no photograph of {self.labels or self.images} can be read")
         return first[1][::-1]
 
     @property
@@ -198,13 +198,13 @@ class LabelledImages(Source):
         items = [(item, False) for item in self.splits[known_split(name)]]
         if not items:
             kept = ", ".join(split for split in SPLITS if self.splits[split])
-            raise ValueError(f"no photograph has the split {name}; there are some for {kept}")
+            raise UserError(f"no photograph has the split {name}; there are some for {kept}")
         size = self.evaluation_batch_size
         jobs = [items[first : first + size] for first in range(0, len(items), size)][rank::world]
         return Counted(self._batches(jobs), len(jobs))
 
     def open(self, path: str | Path | Encoded) -> Sliced:
-        """Open any image in the way of this data set. Raises ValueError naming the file if it is no image."""
+        """Open any image in the way of this data set. Raises UserError naming the file if it is no image."""
         return open_pixels(path, side=self.side, square=self.square)
 
     def _batches(self, jobs: Sequence[Sequence[tuple[Labelled, bool]]]) -> Iterator[LabelledBatch]:
@@ -217,9 +217,9 @@ class LabelledImages(Source):
             found = [(*next(read), item.label, flip) for item, flip in job]
             kept = [(array, box, label, flip) for array, box, label, flip in found if array is not None]
             if not kept:
-                raise ValueError(f"no photograph of a batch can be read, such as {job[0][0].file}")
+                raise UserError(f"no photograph of a batch can be read, such as {job[0][0].file}")
             if unknown := sorted({label for _, _, label, _ in kept} - index.keys()):
-                raise ValueError(f"the run was trained without the class {unknown[0]}; it knows {', '.join(index)}")
+                raise UserError(f"the run was trained without the class {unknown[0]}; it knows {', '.join(index)}")
             images = self._together([array[:, ::-1] if flip else array for array, *_, flip in kept])
             boxes = torch.tensor([mirrored(box) if flip else box for _, box, _, flip in kept])
             labels = torch.tensor([index[label] for *_, label, _ in kept])
@@ -230,7 +230,7 @@ class LabelledImages(Source):
         if 0 in size:
             return images
         if wrong := next((tuple(extent) for extent in images.extents.tolist() if tuple(extent) != size), None):
-            raise ValueError(
+            raise UserError(
                 f"this run takes images of {size[0]} x {size[1]} pixels, and one has {wrong[0]} x {wrong[1]}: resize "
                 "it, or set data.side and data.square"
             )
@@ -267,19 +267,19 @@ class LabelledImages(Source):
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Read the class names of a run. Raises ValueError naming the file if it holds no list of different names."""
+    """Read the class names of a run. Raises UserError naming the file if it holds no list of different names."""
     names = read_json(path)
     if not isinstance(names, list) or not 0 < len(names) <= MOST_CLASSES or len(set(map(str, names))) < len(names):
-        raise ValueError(f"{path} is not a list of the names of classes, each once")
+        raise UserError(f"{path} is not a list of the names of classes, each once")
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{path}: the names of classes must be text")
+        raise UserError(f"{path}: the names of classes must be text")
     return tuple(names)
 
 
 def read_size(path: Path) -> tuple[int, int]:
-    """Read the height and width of the images of a run. Raises ValueError naming the file if it does not hold them."""
+    """Read the height and width of the images of a run. Raises UserError naming the file if it does not hold them."""
     content = read_json(path)
     found = tuple(content.get(name) for name in ("height", "width")) if isinstance(content, dict) else ()
     if len(found) != 2 or not all(type(length) is int and 0 < length <= 10**5 for length in found):
-        raise ValueError(f'{path} does not hold {{"height":, "width":}} of images in pixels')
+        raise UserError(f'{path} does not hold {{"height":, "width":}} of images in pixels')
     return found

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
 from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records, say_endings, with_endings
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -42,14 +43,14 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
 
     Where no photograph has a split, a tenth are for validation and a tenth for testing, chosen by a hash of their
     names, so that they stay the same when photographs are added. Where there are splits, but not val, a tenth of the
-    training photographs are for validation. Raises ValueError naming the file and the record that is wrong.
+    training photographs are for validation. Raises UserError naming the file and the record that is wrong.
     """
     folder = find(images)
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder of images")
+        raise UserError(f"{folder} is not a folder of images")
     records = list(_from_folder(folder) if labels is None else _from_file(folder, find(labels)))
     if not records:
-        raise ValueError(
+        raise UserError(
             f"{labels or folder} has no images: expected {folder}/CLASS/IMAGE, {folder}/SPLIT/CLASS/IMAGE, or a file "
             "`labels` of image,label"
         )
@@ -63,7 +64,7 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
             split = "val"
         found[split or "train"].append(Labelled(folder / name, label, box))
     if not found["train"]:
-        raise ValueError(f"{labels or folder} has no image for training")
+        raise UserError(f"{labels or folder} has no image for training")
     return found
 
 
@@ -94,16 +95,16 @@ def _from_file(folder: Path, path: Path) -> Iterator[Record]:
     for where, record in records:
         for key in ("image", "label"):
             if not isinstance(record.get(key), str | int) or not str(record[key]).strip():
-                raise ValueError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
+                raise UserError(f"{where} has no {key}; each must have image and label, as image,label in CSV")
         name, label = plain_path(str(record["image"])), str(record["label"]).strip()
         split = split_named(record.get("split")) or None
         if split not in (None, *SPLITS):
-            raise ValueError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
+            raise UserError(f"{where} has split {brief(split)}: write {', '.join(SPLITS)}, or leave it empty")
         check_inside(where, name, folder)
         name = whole.get(name, name)
         if name in seen:
-            raise ValueError(f"{where} names {name} a second time")
+            raise UserError(f"{where} names {name} a second time")
         seen.add(name)
         if not os.path.isfile(folder / name):
-            raise ValueError(f"{where} names {folder / name}, which does not exist: check data.images")
+            raise UserError(f"{where} names {folder / name}, which does not exist: check data.images")
         yield Record(name, label, split, box_of(where, record))

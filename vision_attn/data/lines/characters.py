@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.vocabulary import MAX_BYTES, MAX_WORDS, SPECIALS, UNKNOWN
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
 
 
@@ -21,13 +22,13 @@ class Characters:
     """
 
     def __init__(self, characters: Iterable[str]) -> None:
-        """Raises ValueError for anything that is not one code point, and for a code point that occurs twice."""
+        """Raises UserError for anything that is not one code point, and for a code point that occurs twice."""
         characters = list(characters)
         wrong = [each for each in characters if not isinstance(each, str) or len(each) != 1 or _unprintable(each)]
         if wrong or len(set(characters)) != len(characters):
-            raise ValueError(f"{wrong[0]!r:.80} is not a character" if wrong else "a character occurs twice")
+            raise UserError(f"{wrong[0]!r:.80} is not a character" if wrong else "a character occurs twice")
         if len(characters) > MAX_WORDS:
-            raise ValueError(f"{len(characters):,} characters are more than {MAX_WORDS:,}")
+            raise UserError(f"{len(characters):,} characters are more than {MAX_WORDS:,}")
         self.words: list[str] = [*SPECIALS, *characters]
         self.index = {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
 
@@ -41,16 +42,16 @@ class Characters:
 
     @classmethod
     def load(cls, path: str | Path) -> "Characters":
-        """Read a file written by `save`. Raises ValueError naming the file if it is missing or damaged."""
+        """Read a file written by `save`. Raises UserError naming the file if it is missing or damaged."""
         if not Path(path).is_file():
-            raise ValueError(f"{path}: no such file of characters")
+            raise UserError(f"{path}: no such file of characters")
         if Path(path).stat().st_size > MAX_BYTES:
-            raise ValueError(f"{path} has more than {MAX_BYTES // 2**20} MiB: it is not a file of characters")
+            raise UserError(f"{path} has more than {MAX_BYTES // 2**20} MiB: it is not a file of characters")
         content = read_json(path)
         try:
             return cls(content["characters"] if isinstance(content["characters"], list) else [None])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a file of characters written by a run ({error})") from error
+            raise UserError(f"{path} is not a file of characters written by a run ({error})") from error
 
     def save(self, path: str | Path) -> None:
         with replacing(path) as temporary:

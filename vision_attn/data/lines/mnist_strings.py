@@ -22,6 +22,7 @@ from vision_attn.data.lines.strips import Ink, Layout, add_digits, padded_width
 from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS, Task
 
 DIGITS = tuple("0123456789")
@@ -54,7 +55,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     In every second training batch lengths differ by at most 2, so that models see short strips with padding and
     without, as a single strip is. A fixed set is ordered by length, longest first.
 
-    Raises ValueError for sizes and numbers that no strip can be made with.
+    Raises UserError for sizes and numbers that no strip can be made with.
     """
 
     content_words = frozenset(DIGITS)
@@ -83,17 +84,15 @@ class Strings(VocabularySource, Generated, DigitSource):
         Generated.__init__(self, batch_size=batch_size, **sizes)
         for name, (low, high) in {"lengths": lengths, "test_lengths": test_lengths}.items():
             if not 1 <= low <= high <= 100:
-                raise ValueError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")
+                raise UserError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")
         if not SIDE <= height <= 256:
-            raise ValueError(f"strings: height={height} must be from {SIDE}, the height of a digit, to 256 pixels")
+            raise UserError(f"strings: height={height} must be from {SIDE}, the height of a digit, to 256 pixels")
         if not -SIDE < gap[0] <= gap[1] <= 100:
-            raise ValueError(
-                f"strings: gap={list(gap)} must be a smallest and a largest gap, -{SIDE - 1} to 100 pixels"
-            )
+            raise UserError(f"strings: gap={list(gap)} must be a smallest and a largest gap, -{SIDE - 1} to 100 pixels")
         if not 0 <= clutter <= 10 or not 1 <= piece <= SIDE:
-            raise ValueError(f"strings: clutter={clutter} must be from 0 to 10, and piece={piece} from 1 to {SIDE}")
+            raise UserError(f"strings: clutter={clutter} must be from 0 to 10, and piece={piece} from 1 to {SIDE}")
         if grow < 0:
-            raise ValueError(f"strings: grow={grow} is a number of batches, and must not be negative")
+            raise UserError(f"strings: grow={grow} is a number of batches, and must not be negative")
         longest = max(lengths[1], test_lengths[1])
         check_range("Strings", 1, 2**28, pixels_of_a_batch=batch_size * height * longest * (SIDE + max(gap[1], 0)))
         check_range("Strings", 1, 2**24, digits_of_a_split=longest * max(val_images, test_images))
@@ -106,7 +105,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     def prepare(self, task: Task) -> None:
         """Read the digits and move them to the device of the task; check the height that its encoder takes."""
         if task.resolution not in (None, self.height):
-            raise ValueError(
+            raise UserError(
                 f"strings are drawn at height={self.height}, but the encoder takes {task.resolution} pixels; "
                 f"set the source's height to {task.resolution} or the encoder's to {self.height}"
             )

@@ -24,6 +24,7 @@ from vision_attn.data.records import check_inside, divided, plain_path, read_rec
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, Source, Task, equal_part, known_split
@@ -57,7 +58,7 @@ class Lines(VocabularySource):
     An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on
     black, for dark and light paper. Lines of a batch are padded on the right with black to the width of the widest.
 
-    Raises ValueError naming the file and the line for transcripts that cannot be used, when they are first needed.
+    Raises UserError naming the file and the line for transcripts that cannot be used, when they are first needed.
     """
 
     vocabulary_type = Characters
@@ -88,9 +89,9 @@ class Lines(VocabularySource):
         return Characters.build(line.text for line in self.lines["train"])
 
     def prepare(self, task: Task) -> None:
-        """Read every image once, so that an unreadable one does not stop training later. ValueError names it."""
+        """Read every image once, so that an unreadable one does not stop training later. UserError names it."""
         if task.resolution not in (None, self.height):
-            raise ValueError(
+            raise UserError(
                 f"lines are read at height={self.height}, but the encoder takes {task.resolution} pixels; "
                 f"set the source's height to {task.resolution} or the encoder's to {self.height}"
             )
@@ -143,7 +144,7 @@ class Lines(VocabularySource):
         )
 
     def read(self, line: Line) -> UInt8[Tensor, "Y X"]:
-        """The ink of a line. Raises ValueError naming the file if it cannot be read."""
+        """The ink of a line. Raises UserError naming the file if it cannot be read."""
         return read_line(line.file, self.height, self.max_width)
 
 
@@ -153,7 +154,7 @@ def max_width_of(source: Source) -> int:
 
 
 def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
-    """The ink of a line, resized to `height` in proportion. Raises ValueError naming the file if it cannot be read."""
+    """The ink of a line, resized to `height` in proportion. Raises UserError naming the file if it cannot be read."""
     with decoded(path) as image:
         return ink(image, height, max_width)
 
@@ -177,33 +178,33 @@ def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIP
 
 
 def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
-    """Read the lines of each split from CSV or JSON lines. Raises ValueError naming the file and the line."""
+    """Read the lines of each split from CSV or JSON lines. Raises UserError naming the file and the line."""
     records = read_records(path, "image", "text").rows
     split: dict[str, list[Line]] = {name: [] for name in SPLITS}
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
-        raise ValueError(f"{path}: some lines have a split and some have none; give one for all or for none")
+        raise UserError(f"{path}: some lines have a split and some have none; give one for all or for none")
     said = [plain_path(str(record.get("image"))) for _, record in records]
     whole = with_endings(images, [name for name in said if not os.path.isfile(images / name)], ENDINGS)
     say_endings(whole, "images")
     names = sorted(whole.get(name, name) for name in said)
     if twice := next((name for name, following in pairwise(names) if name == following), None):
-        raise ValueError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
+        raise UserError(f"{path}: image {brief(twice)} has two transcripts; give one line per image")
     apart = {} if given == {True} else dict(zip(names, divided(names), strict=True))
     for where, record in records:
         name, text = record.get("image"), record.get("text")
         if not isinstance(name, str) or not isinstance(text, str) or not name:
-            raise ValueError(f'{where}: "image" and "text" must be strings')
+            raise UserError(f'{where}: "image" and "text" must be strings')
         name = plain_path(name)
         check_inside(where, name, images)
         name = whole.get(name, name)
         part = apart.get(name) or split_named(record.get("split"))
         if part not in SPLITS:
-            raise ValueError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
+            raise UserError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
         split[part].append(Line(name, images / name, composed(text)))
     for name, lines in split.items():
         if not lines:
-            raise ValueError(
+            raise UserError(
                 f"{path} has no line for {name}: it has {len(records)} lines; give at least 3, or each its split"
             )
     return split

@@ -20,6 +20,7 @@ from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
 from vision_attn.data.records import divided, plain_path, read_content
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, find, sha256
 from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, known_split
@@ -77,7 +78,7 @@ def read_splits(
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
     for file in files:  # a config may come from anyone, and reading a pipe or a device might never end
         if not file.is_file():
-            raise ValueError(f"{file} is not a file")
+            raise UserError(f"{file} is not a file")
     if cache is None or any(several_files) or sum(file.stat().st_size for file in files) < LARGE:
         return read()
     checksums = [*map(sha256, files)]
@@ -85,7 +86,7 @@ def read_splits(
     def unchanged() -> dict[str, Photographs]:
         found = read()
         if [*map(sha256, files)] != checksums:
-            raise ValueError(f"{annotations} changed while it was read: run the command again")
+            raise UserError(f"{annotations} changed while it was read: run the command again")
         return found
 
     rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
@@ -131,7 +132,7 @@ def read_annotations(
     The split of an image is `split` if given (for a file with one split), else it comes from `split_files`, a JSON file
     or a list for each split, else from the image's `split`. Images without a split are left out. Of files other than
     COCO's and Karpathy's, in which no image has a split, it is the folder of the image if that is the name of a split,
-    or else a tenth of the images are for validation and a tenth for testing. Raises ValueError naming the file and the
+    or else a tenth of the images are for validation and a tenth for testing. Raises UserError naming the file and the
     invalid record.
     """
     shape, photographs, given, short, groups = read_photographs(path, columns=columns, download=download)
@@ -149,7 +150,7 @@ def read_annotations(
         elif not any(named) and shape not in JSON:
             named, by = _divided(names, groups), "by hash"
         elif not any(named):
-            raise ValueError(
+            raise UserError(
                 f'{path}: no image has a `split` field of {", ".join(SPLITS)}: add "split": "train" and so on to each, '
                 "or give data.split_files, a list of names for each split, or one annotation file per split"
             )
@@ -204,7 +205,7 @@ def _split_name(path: Path | str, name: Any) -> str | None:
     if name == "restval":
         return "train"
     if name not in SPLITS:
-        raise ValueError(f"{path}: unknown split {brief(name)}; expected {', '.join(SPLITS)}, restval or unused")
+        raise UserError(f"{path}: unknown split {brief(name)}; expected {', '.join(SPLITS)}, restval or unused")
     return name
 
 
@@ -214,7 +215,7 @@ def _members(files: Path | Mapping[str, Path]) -> dict[str, list[Any]]:
         return {split: _list(path) for split, path in files.items()}
     members = read_content(files).value
     if not isinstance(members, dict) or not all(isinstance(names, list) for names in members.values()):
-        raise ValueError(
+        raise UserError(
             f"{files}: expected JSON of the form {{'train': [names or ids], 'val': [...], 'test': [...]}}, or a list "
             f"of names for each split: --data.split_files.train={files.name} and so on"
         )
@@ -227,7 +228,7 @@ def _list(path: Path) -> list[Any]:
     if content.shape == "table":
         return [line.strip() for line in content.value.split("\n") if line.strip()]
     if not isinstance(content.value, list):
-        raise ValueError(f"{path} must hold a list of names or ids, one a line or in JSON")
+        raise UserError(f"{path} must hold a list of names or ids, one a line or in JSON")
     return content.value
 
 
@@ -239,9 +240,9 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
         split = _split_name(where, name)
         for entry in entries:
             if isinstance(entry, bool) or not isinstance(entry, int | str):
-                raise ValueError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
+                raise UserError(f"{where}: {brief(entry)} in {brief(name)} is neither an image name nor an id")
             if split_of.setdefault(plain_path(str(entry)), split) != split:
-                raise ValueError(f"{where}: {entry} is in two splits, {split_of[plain_path(str(entry))]} and {split}")
+                raise UserError(f"{where}: {entry} is in two splits, {split_of[plain_path(str(entry))]} and {split}")
 
     # All entries are of one kind, ids or names: choose the kind that matches the most photographs.
     ways = [[plain_path(naming(photograph)) for photograph in photographs] for naming in NAMINGS]
@@ -249,14 +250,14 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
     unknown = list(split_of.keys() - set(keys))
     if len(unknown) == len(split_of):
         some = ", ".join(map(brief, unknown[:3]))
-        raise ValueError(f"{where}: none of its entries ({some} ...) is an image of {path}")
+        raise UserError(f"{where}: none of its entries ({some} ...) is an image of {path}")
     if unknown:
         log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
     return [split_of.get(key) for key in keys]
 
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
-    """Drop photographs without captions and log their number. Raises ValueError if all are dropped."""
+    """Drop photographs without captions and log their number. Raises UserError if all are dropped."""
     captioned, bare = [], []
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if _says_something(caption)]
@@ -267,7 +268,7 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
     if bare:
         first = printable(bare[0].name)
         if not captioned:
-            raise ValueError(f"{path}: no image of split {split} has a caption, such as {first}")
+            raise UserError(f"{path}: no image of split {split} has a caption, such as {first}")
         text = "%s: images of split %s that have no caption and are left out: %d, such as %s"
         log.warning(text, path, split, len(bare), first)
     return captioned

@@ -26,6 +26,7 @@ from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Static, Task, counted, equal_part, known_split
 
@@ -108,7 +109,7 @@ class Captions(VocabularySource):
         self.features, self.crops, self.download = features, crops, download
         for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
             if features and set_:
-                raise ValueError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
+                raise UserError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
         self._prepared: nn.Module | None = None
         self._only: str | None = None
 
@@ -148,14 +149,12 @@ class Captions(VocabularySource):
         if self._prepared is encoder:
             return
         if task.frames > 1 and (self.flips or self.crops < 1):
-            raise ValueError(
-                "data.flips and data.crops are of photographs, and the encoder takes films: leave them out"
-            )
+            raise UserError("data.flips and data.crops are of photographs, and the encoder takes films: leave them out")
         found = self._located(films=task.frames > 1)
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self.crops < 1 and self._only is None:
-            raise ValueError(
+            raise UserError(
                 "data.crops and data.cache exclude each other, because the cache holds vectors of whole photographs: "
                 "set --data.cache=null to encode the crops of each epoch, or --data.crops=1"
             )
@@ -254,7 +253,7 @@ class Captions(VocabularySource):
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]
         if not members:
-            raise ValueError(
+            raise UserError(
                 f"{self.annotations}: split {split} has no images; assign some images to it"
                 + ", or train without validation: --run.validate_every=0" * (split == "val")
             )
@@ -262,11 +261,11 @@ class Captions(VocabularySource):
 
     def _table(self, split: str) -> CaptionTable:
         if self._prepared is None:
-            raise ValueError("call prepare(task) before iterating over batches")
+            raise UserError("call prepare(task) before iterating over batches")
         if split not in self._tables:
             members = self._readable[split]
             if self._members(split) and not members:
                 where = self.features or self.images
-                raise ValueError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
+                raise UserError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]

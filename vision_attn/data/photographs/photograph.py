@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.records import plain_path
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 LONGEST = 100_000
@@ -53,12 +54,12 @@ def plain_name(value: str) -> str:
 
 
 def checked_name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder, in one spelling, with slashes. Raises ValueError if it could lead out of the
+    """A path below the image folder, in one spelling, with slashes. Raises UserError if it could lead out of the
     folder."""
     if not isinstance(value, str):
-        raise ValueError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
+        raise UserError(f"{path}: the file name of {where} must be a string, not {brief(value)}")
     if re.match("https?://", value):
-        raise ValueError(
+        raise UserError(
             f"{path}: the file name of {where} is the address {brief(value)}: download the photographs, and write the "
             "names of their files there"
         )
@@ -67,12 +68,12 @@ def checked_name(path: Path, where: str, value: Any) -> str:
     empty = all(part.strip() in ("", ".") for part in parts)
     if empty or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
         alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
-        raise ValueError(
+        raise UserError(
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             f"not absolute, and without `..`{alone}"
         )
     if not _is_encodable(name):
-        raise ValueError(f"{path}: the file name of {where} is {brief(value)}, which no file can have: correct it")
+        raise UserError(f"{path}: the file name of {where} is {brief(value)}, which no file can have: correct it")
     return plain_path(name.replace("\\", "/"))
 
 

@@ -109,7 +109,7 @@ class Shards(VocabularySource):
         check_range("Shards", 1, 1000, rows=rows, max_length=max_length)
         check_range("Shards", 0.1, 1, crops=crops)
         if epoch_images is not None and epoch_images < batch_size:
-            raise ValueError(f"Shards: epoch_images is {epoch_images}, but a batch holds {batch_size}")
+            raise UserError(f"Shards: epoch_images is {epoch_images}, but a batch holds {batch_size}")
         self.shards, self.epoch_images = shards, epoch_images
         self.fields = photograph, caption
         self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
@@ -125,12 +125,12 @@ class Shards(VocabularySource):
     def prepare(self, task: Task) -> None:
         """Find the shards. No photograph is read."""
         if task.resolution is None:
-            raise ValueError("Shards: photographs of all sizes need an encoder with a resolution")
+            raise UserError("Shards: photographs of all sizes need an encoder with a resolution")
         owner: dict[Path, str] = {}
         for split in self.shards:
             for path in map(Path.resolve, self._paths(split)):
                 if (other := owner.setdefault(path, split)) != split and "train" in (other, split):
-                    raise ValueError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
+                    raise UserError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
     @cached_property
@@ -175,7 +175,7 @@ class Shards(VocabularySource):
         paths, size = self._paths("train"), self.batch_size // world
         equal_part(self.batch_size, rank, world)
         if len(paths) < world:
-            raise ValueError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
+            raise UserError(f"{len(paths)} shards cannot be divided among {world} processes: write more, smaller ones")
         if rank == 0 and not self._warned:
             self._warn_if_uneven(len(paths), world)
         rng = np.random.default_rng([seed % 2**64, epoch])
@@ -185,7 +185,7 @@ class Shards(VocabularySource):
         decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
         for number in range(skip, len(self)):
             if not (found := _readable(islice(decoded, size))):
-                raise ValueError(f"{self.shards['train']}: no photograph of a whole batch can be read")
+                raise UserError(f"{self.shards['train']}: no photograph of a whole batch can be read")
             batch = self._batch(list(islice(cycle(found), size)))
             if self.flips or self.crops < 1:
                 rng = np.random.default_rng([seed % 2**64, epoch, rank, number])  # a resumed epoch has the same crops
@@ -216,7 +216,7 @@ class Shards(VocabularySource):
                 empty = False
                 yield sample
             if empty:
-                raise ValueError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
+                raise UserError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
 
     def _picked(self, numbered: tuple[Sample, float | None]) -> Picked | str:
         """Decode a sample and pick its captions, in an order drawn from a number; with None as given. Returns why it
@@ -251,13 +251,13 @@ class Shards(VocabularySource):
         """The shards of a split, in the order of their names. Only local files: `webdataset` would run the command that
         an address such as `pipe:` names."""
         if split not in self.shards:
-            raise ValueError(f"no shards are given for split {split}: set --data.shards.{split}")
+            raise UserError(f"no shards are given for split {split}: set --data.shards.{split}")
         found = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
         if not found:
-            raise ValueError(f"{self.shards[split]}: no such shards")
+            raise UserError(f"{self.shards[split]}: no such shards")
         kinds = {path.suffix for path in found}
         if kinds not in ({".tar"}, {".parquet"}):
-            raise ValueError(f"{self.shards[split]}: shards must all end in .tar, or all in .parquet")
+            raise UserError(f"{self.shards[split]}: shards must all end in .tar, or all in .parquet")
         return found
 
     def _read(self, path: Path) -> Iterator[Sample]:

@@ -77,11 +77,11 @@ class Photographs:
 
     @classmethod
     def map(cls, folder: Path, split: str) -> "Photographs":
-        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, ValueError."""
+        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, UserError."""
         ids, names, captions = (Ragged.map(folder, f"{split}-{name}", np.uint8) for name in TEXTS)
         starts = map_array(folder / f"{split}-starts.npy", np.int64)
         if not len(starts) == len(ids) + 1 == len(names) + 1 or (starts[0], starts[-1]) != (0, len(captions)):
-            raise ValueError(f"{folder}: these captions are damaged")
+            raise UserError(f"{folder}: these captions are damaged")
         return cls(ids, names, captions, starts, np.arange(len(ids)), store=(folder, split))
 
     def selected(self, kept: NDArray[np.bool_]) -> "Photographs":
@@ -216,7 +216,7 @@ def locate(
     be a folder of frames. A name without an ending is that of the only file of that name. Missing photographs are
     logged and left out.
 
-    Raises ValueError if a split has no folder, if no file exists, or if a name may be that of two files.
+    Raises UserError if a split has no folder, if no file exists, or if a name may be that of two files.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
     what = "films" if films else "photographs"
@@ -239,7 +239,7 @@ def locate(
     say_endings(completed, what)
     if not any(map(len, found.values())):
         hint = meant(example, Path(root)) or ": check data.images"
-        raise ValueError(f"none of the {what} exist, such as {printable(str(example))}{hint}")
+        raise UserError(f"none of the {what} exist, such as {printable(str(example))}{hint}")
     if missing:
         such = printable(f"{example}{meant(example, Path(root))}")
         log.warning("%s that do not exist and are left out: %d, such as %s", what, missing, such)
@@ -257,7 +257,7 @@ def _placed(
     """The photographs of a split with the folder of their files, and the sizes of these. Names that leave out an ending
     become whole, and are noted in `completed`."""
     if split not in folders:
-        raise ValueError(f"no folder of images is given for split {split}")
+        raise UserError(f"no folder of images is given for split {split}")
     path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
     placed = replace(members, folder=folders[split])
     sizes = np.fromiter((_size(placed.file_prefix + name, films) for name in members.all_names()), dtype=np.int64)

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.ragged import BLOCK
+from vision_attn.system.errors import UserError
 
 
 class Views(Sequence[View]):
     """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
 
     def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
-        """Raises ValueError if a file is in two splits."""
+        """Raises UserError if a file is in two splits."""
         self.splits = list(splits.values())
         self.ends = np.cumsum([len(members) for members in self.splits])
         names = [name for part in self.splits for name in part.all_names()]
@@ -64,14 +65,14 @@ class Views(Sequence[View]):
         return len(self.numbers)
 
     def _refuse_shared(self) -> None:
-        """Raise ValueError if a file is in two splits."""
+        """Raise UserError if a file is in two splits."""
         owner = np.full(len(self.photographs), -1)
         for number, (split, rows) in enumerate(self.rows.items()):
             if (owner[rows] >= 0).any():
                 shared = int(np.argmax(owner[rows] >= 0))
                 other = list(self.rows)[owner[rows[shared]]]
                 more = int((owner[rows] >= 0).sum()) - 1
-                raise ValueError(
+                raise UserError(
                     f"{self.splits[number].file(shared)} is in two splits, {other} and {split}"
                     + (f", and so are {more:,} others of {split}" if more else "")
                 )

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, UInt8
 
 from vision_attn.data.random_streams import integers, uniform
 from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, NUM_CAPTIONS, SHAPES, WEIGHTS, combinations_of
+from vision_attn.system.errors import UserError
 
 # Corners in [-1, 1], y downwards. Every outline touches all four sides, so that the square of an object is its tight
 # bounding box.
@@ -60,7 +61,7 @@ class Arrangement(NamedTuple):
 def arrange(bits: np.random.PCG64, num_images: int, split: str, mixture: tuple[float, ...], size: int) -> Arrangement:
     """Sample scenes of `split`: the number of objects, which objects, their relation and their positions.
 
-    Raises ValueError if `size` leaves no room.
+    Raises UserError if `size` leaves no room.
     """
     shares = np.cumsum(mixture) / np.sum(mixture)
     num_objects = 1 + (uniform(bits, num_images, 1) >= shares[:-1]).sum(1)
@@ -105,7 +106,7 @@ def place_objects(bits: np.random.PCG64, num_objects, axis, behind, size: int) -
         first, found = good.argmax(1), good.any(1)
         corner[remaining[found]], side[remaining[found]] = corners[found, first[found]], sides[found, first[found]]
         remaining = remaining[~found]
-    raise ValueError(f"scenes: no room for three objects in {size}x{size} pixels; choose a larger size")
+    raise UserError(f"scenes: no room for three objects in {size}x{size} pixels; choose a larger size")
 
 
 def side_range(size: int) -> tuple[int, int]:

@@ -46,7 +46,7 @@ class SceneQuestions(VocabularySource, Generated):
         red circle?"
     size: height and width of images in pixels. batch_size, epoch_images, val_images, test_images: as for `Generated`.
 
-    Raises ValueError for sizes and numbers that no scene can be drawn with.
+    Raises UserError for sizes and numbers that no scene can be drawn with.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 RELATIONS = ("to the left of", "to the right of"), ("above", "below")
@@ -35,7 +36,7 @@ class Scenes(Drawn):
     language: of the captions: see `data.scenes.languages`.
     words, max_words: how captions become words (`data.words`; None: at spaces), and how many there are at most.
 
-    Raises ValueError for sizes and numbers that no scene can be drawn with.
+    Raises UserError for sizes and numbers that no scene can be drawn with.
     """
 
     def __init__(
@@ -53,11 +54,11 @@ class Scenes(Drawn):
         max_words: int | None = None,
     ) -> None:
         if size < 40:
-            raise ValueError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
+            raise UserError(f"scenes: size={size} leaves no room for three objects; choose at least 40 pixels")
         if not 1 <= rows <= grammar.NUM_CAPTIONS:
-            raise ValueError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
+            raise UserError(f"scenes: rows={rows}, but a scene has 1 to {grammar.NUM_CAPTIONS} captions")
         if not (min(mixture) >= 0 and 0 < sum(mixture) < inf):
-            raise ValueError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
+            raise UserError(f"scenes: mixture={mixture} must be proportions of scenes with one, two and three objects")
         super().__init__(
             batch_size=batch_size, epoch_images=epoch_images, val_images=val_images, test_images=test_images
         )
@@ -73,7 +74,7 @@ class Scenes(Drawn):
     def prepare(self, task: Task) -> None:
         """Check that the encoder expects images of this size. There is nothing to download or cache."""
         if task.resolution not in (None, self.size):
-            raise ValueError(
+            raise UserError(
                 f"scenes are drawn at size={self.size}, but the encoder takes {task.resolution} pixels; "
                 f"set the source's size to {task.resolution} or the encoder's resolution to {self.size}"
             )

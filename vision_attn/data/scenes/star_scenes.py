@@ -38,7 +38,7 @@ class Targets(Generated):
     size: height and width of the images in pixels; objects have sides of 12 to 16 pixels in images of 56.
     batch_size, epoch_images, val_images, test_images: as for `Generated`.
 
-    Raises ValueError for sizes and numbers that no scene can be drawn with.
+    Raises UserError for sizes and numbers that no scene can be drawn with.
     """
 
     class_names = tuple(COLOURS)

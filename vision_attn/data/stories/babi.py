@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vision_attn.data.stories.question import Question
 from vision_attn.data.text_encoding import read_text
+from vision_attn.system.errors import UserError
 
 NUMBER = re.compile(r"[0-9]{1,9}")
 """Of a sentence. Other digits of Unicode, such as a superscript, and thousands of digits are no number to `int`."""
@@ -15,7 +16,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
 
     A line is a number and a sentence: `1 Mary moved to the bathroom.`, or a number, a question, a tab, its answer, a
     tab, and the numbers of the sentences that it follows from: `3 Where is Mary?\\tbathroom\\t1`. The number 1 begins a
-    story. `kind` is that of the questions. Raises ValueError naming the file and the line.
+    story. `kind` is that of the questions. Raises UserError naming the file and the line.
     """
     questions: list[Question] = []
     facts: list[str] = []
@@ -25,7 +26,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
             continue
         first, _, text = line.strip().partition(" ")
         if not NUMBER.fullmatch(first) or not text.strip():
-            raise ValueError(f"{path}:{row}: a line is a number and a sentence, as in '1 Mary moved to the bathroom.'")
+            raise UserError(f"{path}:{row}: a line is a number and a sentence, as in '1 Mary moved to the bathroom.'")
         number = int(first)
         if number == 1:
             facts, places = [], {}
@@ -36,7 +37,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
             continue
         answer, support = rest[0].strip().lower(), rest[1].split() if len(rest) > 1 else []
         if not answer or not facts or not all(NUMBER.fullmatch(each) and int(each) in places for each in support):
-            raise ValueError(
+            raise UserError(
                 f"{path}:{row}: a question follows a sentence, and has an answer and the numbers of sentences before "
                 "it, with tabs between, as in '3 Where is Mary?<tab>bathroom<tab>1'"
             )
@@ -44,5 +45,5 @@ def read_questions(path: Path, kind: str) -> list[Question]:
             Question(text.strip(), answer, kind, tuple(facts), tuple(places[int(each)] for each in support))
         )
     if not questions:
-        raise ValueError(f"{path}: there is no question in this file")
+        raise UserError(f"{path}: there is no question in this file")
     return questions

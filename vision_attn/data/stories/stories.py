@@ -10,6 +10,7 @@ from vision_attn.data.stories.question import Encoded, Question, QuestionBatch, 
 from vision_attn.data.stories.world import TASKS, WORDS, questions
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Task, equal_part, known_split
 
@@ -33,10 +34,10 @@ class QuestionSource(VocabularySource):
         self._encoded: dict[str, Encoded] = {}
 
     def prepare(self, task: Task) -> None:
-        """Raises ValueError if there are fewer questions for training than one batch has."""
+        """Raises UserError if there are fewer questions for training than one batch has."""
         if not len(self):
             number = len(self.by_split["train"])
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__}: {number} questions are not enough for batches of {self.batch_size}"
             )
 
@@ -92,7 +93,7 @@ class Stories(QuestionSource):
         seed: int = 0,
     ) -> None:
         if not tasks or set(tasks) - set(TASKS):
-            raise ValueError(f"Stories: tasks={list(tasks)}, but there are {', '.join(map(str, TASKS))}")
+            raise UserError(f"Stories: tasks={list(tasks)}, but there are {', '.join(map(str, TASKS))}")
         check_range("Stories", HELD_OUT, 100_000, stories=stories)
         check_range("Stories", 1, 100_000, test_stories=test_stories)
         check_range("Stories", 1, 8, questions=questions)
@@ -128,14 +129,14 @@ class BabiFiles(QuestionSource):
         validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
     batch_size, max_facts: as for `QuestionSource`.
 
-    Raises ValueError naming the file and the line for a file that is no such story.
+    Raises UserError naming the file and the line for a file that is no such story.
     """
 
     def __init__(
         self, *, train: tuple[str, ...], test: tuple[str, ...], batch_size: int = 32, max_facts: int = 50
     ) -> None:
         if not train or len(train) != len(test):
-            raise ValueError(f"BabiFiles: give as many files to test ({len(test)}) as to train ({len(train)})")
+            raise UserError(f"BabiFiles: give as many files to test ({len(test)}) as to train ({len(train)})")
         super().__init__(batch_size=batch_size, max_facts=max_facts)
         self.training_files, self.test_files = train, test
 

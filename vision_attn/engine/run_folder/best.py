@@ -84,7 +84,7 @@ def best_metrics(folder: Path) -> dict[str, float]:
     try:
         metrics = read_json(path)
         if not isinstance(metrics, dict) or not all(type(each) in (int, float, NoneType) for each in metrics.values()):
-            raise ValueError(f"{path} is damaged: it must map names to numbers")
+            raise UserError(f"{path} is damaged: it must map names to numbers")
     except UserError as error:
         say(f"{error}; the metrics of the best weights are unknown")
         return {}

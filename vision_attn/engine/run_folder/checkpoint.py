@@ -59,7 +59,7 @@ def begun(folder: Path) -> bool:
 def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Position) -> None:
     """Write last/: the weights, all other training state, and the position.
 
-    The checkpoint that was there becomes previous/. Raises ValueError if writing fails; both are then unchanged.
+    The checkpoint that was there becomes previous/. Raises UserError if writing fails; both are then unchanged.
     """
     with replacing_folder(folder / "last", before=folder / "previous") as last:
         weights.save_weights(task, last / weights.NAME)
@@ -72,7 +72,7 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
 def update_position(folder: Path, position: Position) -> None:
     """Update the position in last/, where nothing else has changed since the checkpoint.
 
-    Raises ValueError if writing fails; the stored position is then unchanged.
+    Raises UserError if writing fails; the stored position is then unchanged.
     """
     path = folder / "last" / POSITION
     try:
@@ -80,7 +80,7 @@ def update_position(folder: Path, position: Position) -> None:
             temporary.write_text(_dumped(position))
     except OSError as error:
         again = way_on(error, "run the same command again to resume")
-        raise ValueError(f"{path} could not be written: {error.strerror or error}{again}") from error
+        raise UserError(f"{path} could not be written: {error.strerror or error}{again}") from error
 
 
 def peek(folder: Path) -> Position | None:
@@ -96,12 +96,12 @@ def peek(folder: Path) -> Position | None:
 def find(folder: Path) -> Position | None:
     """Verify the checkpoint in `folder` and return its position; None if there is no checkpoint.
 
-    If last/ is damaged, previous/ replaces it, and a line says so. Raises ValueError if no intact checkpoint is left.
+    If last/ is damaged, previous/ replaces it, and a line says so. Raises UserError if no intact checkpoint is left.
     """
     last, previous = folder / "last", folder / "previous"
     if not last.exists() and not previous.exists():
         if (folder / "best").exists():
-            raise ValueError(
+            raise UserError(
                 f"{last} is missing: training from scratch would replace the weights in {folder / 'best'}; "
                 "choose a new run.folder, or delete this one"
             )
@@ -111,7 +111,7 @@ def find(folder: Path) -> Position | None:
         return position
     before, more = _checked(previous)
     if before is None:
-        raise ValueError(
+        raise UserError(
             f"{trouble}; {more}; no intact checkpoint is left: restore one from a backup of the folder, or start again "
             "in a new run.folder (run.start_from can load the weights of best/)"
         )
@@ -122,16 +122,16 @@ def find(folder: Path) -> Position | None:
 
 
 def load_trainer(folder: Path) -> dict[str, Any]:
-    """Load the `trainer` state that `save` wrote, on the CPU. Raises ValueError naming the file if it is damaged."""
+    """Load the `trainer` state that `save` wrote, on the CPU. Raises UserError naming the file if it is damaged."""
     path = folder / TRAINER
     try:
         trainer = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # A damaged file can raise any error; torch's message suggests weights_only=False.
-        raise ValueError(f"{path} is damaged: torch cannot read it ({type(error).__name__})") from error
+        raise UserError(f"{path} is damaged: torch cannot read it ({type(error).__name__})") from error
     if not isinstance(trainer, dict) or not {"step", "log", "random"} <= trainer.keys():
-        raise ValueError(f"{path} is damaged: it does not hold the state of a run")
+        raise UserError(f"{path} is damaged: it does not hold the state of a run")
     return trainer
 
 
@@ -139,16 +139,16 @@ def _checked(folder: Path) -> tuple[Position | None, str]:
     """Return the position of an intact checkpoint and "", or None and which file is wrong and how."""
     try:
         if not folder.exists():
-            raise ValueError(f"{folder} is missing")
+            raise UserError(f"{folder} is missing")
         position = _read_position(folder / POSITION)
         for name, (size, checksum) in position.files.items():
             path = folder / name
             if not path.is_file():
-                raise ValueError(f"{path} is missing")
+                raise UserError(f"{path} is missing")
             if path.stat().st_size != size:
-                raise ValueError(f"{path} is damaged: it has {path.stat().st_size} of {size} bytes")
+                raise UserError(f"{path} is damaged: it has {path.stat().st_size} of {size} bytes")
             if sha256(path) != checksum:
-                raise ValueError(f"{path} is damaged: its checksum does not match")
+                raise UserError(f"{path} is damaged: its checksum does not match")
     except OSError as error:
         return None, f"{error.filename} cannot be read: {error.strerror}"
     except UserError as error:
@@ -157,17 +157,17 @@ def _checked(folder: Path) -> tuple[Position | None, str]:
 
 
 def _read_position(path: Path) -> Position:
-    """Read position.json. Raises ValueError if it is missing or damaged, or holds values of wrong types."""
+    """Read position.json. Raises UserError if it is missing or damaged, or holds values of wrong types."""
     content = read_json(path)
     wrong = f"{path} is damaged"
     if not isinstance(content, dict):
-        raise ValueError(f"{wrong}: it must hold a JSON object")
+        raise UserError(f"{wrong}: it must hold a JSON object")
     if content.pop("sha256", None) != digest(content):
-        raise ValueError(f"{wrong}: its checksum does not match")
+        raise UserError(f"{wrong}: its checksum does not match")
     unknown = [name for name in content if name not in _KINDS]
     bad = [name for name, fits in _KINDS.items() if name not in content or not fits(content[name])]
     if unknown or bad:
-        raise ValueError(f"{wrong}: its field {(unknown or bad)[0]} is not valid")
+        raise UserError(f"{wrong}: its field {(unknown or bad)[0]} is not valid")
     return Position(**content)
 
 

@@ -11,6 +11,7 @@ from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.folders import lock_folder, remove
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.console import few
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import contents, replacing
 
 FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "fast", "compile", "capture")
@@ -20,7 +21,7 @@ FREE = ("folder", "epochs", "log_every", "save_every", "show", "device", "wandb"
 def claim(config: Config) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
-    Raises ValueError when the folder holds a run that was trained with other settings, is being trained, or holds files
+    Raises UserError when the folder holds a run that was trained with other settings, is being trained, or holds files
     of these names that are no run's.
     """
     folder = Path(config.run.folder)
@@ -71,13 +72,13 @@ def _forget_start(folder: Path, there: Collection[Path]) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise ValueError if training would replace what is no run's: a config that was not written by training, or a log
+    """Raise UserError if training would replace what is no run's: a config that was not written by training, or a log
     or start/ without a config."""
     written = folder / "config.yaml"
     ours = written.is_file() and contents(written).startswith(HEAD.encode())
     for path in (written, folder / "metrics.jsonl", folder / "start"):
         if os.path.lexists(path) and not ours and not checkpoint.begun(folder):
-            raise ValueError(f"{path} is no run's, and training would replace it: name another --run.folder")
+            raise UserError(f"{path} is no run's, and training would replace it: name another --run.folder")
 
 
 def _keep_to(folder: Path, new: dict) -> None:
@@ -93,7 +94,7 @@ def _keep_to(folder: Path, new: dict) -> None:
 
 
 def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:
-    """Raise ValueError where `new` changes a setting under which the run in `folder` was started.
+    """Raise UserError where `new` changes a setting under which the run in `folder` was started.
 
     Nested settings are compared by their dotted keys. Those in `free` may change.
     """
@@ -104,7 +105,7 @@ def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Col
         if before.get(key) != after.get(key) and key not in free
     ]
     if changed:
-        raise ValueError(
+        raise UserError(
             f"{folder} holds a run with other settings ({few(changed, 6)}): set them back, give another --run.folder "
             f"(--run.start_from={folder} begins with its weights), or delete that folder"
         )

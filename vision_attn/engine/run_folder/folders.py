@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import WINDOWS, is_full, is_temporary, shortened
 from vision_attn.system.inputs import check_replaced
 
@@ -24,7 +25,7 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
 
     The folder that was at `path` moves to `before`, or is removed. All temporary names lie in the hidden folder
     `workplace(path)`: part is being written, new is complete, old is the one it replaces. If the process is killed at
-    any moment, one of them is complete, and `settle` finds it. Raises ValueError if writing fails, if the hidden folder
+    any moment, one of them is complete, and `settle` finds it. Raises UserError if writing fails, if the hidden folder
     is somebody else's, or if the running command reads files in `path`; `path` and `before` are then unchanged.
     """
     place = workplace(path)
@@ -45,7 +46,7 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
         kept = "; what was saved before is still intact" if path.exists() else ""
         known = isinstance(error, OSError) and error.errno is not None and not is_full(error)
         asked = "" if known else " (is the disk full?)"
-        raise ValueError(f"{path} could not be written{asked}: {reason_of(error)}{kept}") from error
+        raise UserError(f"{path} could not be written{asked}: {reason_of(error)}{kept}") from error
     finally:
         if (place / MARK).exists():
             shutil.rmtree(part, ignore_errors=True)
@@ -55,12 +56,12 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
 
 def settle(path: Path, before: Path | None = None) -> None:
     """Complete or undo the replacement of the folder `path`, or of a file in it, by a process that was killed. Raises
-    ValueError if the folder of temporary names is not ours."""
+    UserError if the folder of temporary names is not ours."""
     place = workplace(path)
     part, new, old = (place / name for name in ("part", "new", "old"))
     if os.path.lexists(place):
         if not _is_ours(place):
-            raise ValueError(f"{place} is not of vision-attn, which would remove it: give it another name")
+            raise UserError(f"{place} is not of vision-attn, which would remove it: give it another name")
         remove(part)
         if new.exists() and path.exists():
             _retire(old, before)
@@ -132,7 +133,7 @@ def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None
     """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
     if it is killed. packed: a folder below `folder`, for which alone the lock stands.
 
-    Raises ValueError if another process holds the lock, if the folder or its lock cannot be created, or if the file is
+    Raises UserError if another process holds the lock, if the folder or its lock cannot be created, or if the file is
     somebody else's.
     """
     path = folder / name
@@ -147,11 +148,11 @@ def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None
         with suppress(OSError):  # Windows lets nobody else read it.
             holder = path.read_text().strip()
         holder = holder or "another process"
-        raise ValueError(f"{packed or folder} {doing} by {holder}: wait for it, or choose another folder") from error
+        raise UserError(f"{packed or folder} {doing} by {holder}: wait for it, or choose another folder") from error
     except OSError as error:
         reason = "it is a file" if folder.is_file() else error.strerror or str(error)
         use = "used as a run folder" if packed is None else "written"
-        raise ValueError(f"{packed or folder} cannot be {use}: {reason}; choose another {option}") from error
+        raise UserError(f"{packed or folder} cannot be {use}: {reason}; choose another {option}") from error
     try:
         with suppress(OSError):  # The disk may be full; only the name of the holder is lost.
             path.write_text(f"process {os.getpid()}")
@@ -163,9 +164,9 @@ def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None
 
 
 def _check_lock(path: Path) -> None:
-    """Raise ValueError for a file that is no lock: it would be removed."""
+    """Raise UserError for a file that is no lock: it would be removed."""
     content = b""
     with suppress(OSError), open(path, "rb") as file:  # it may be missing, and Windows lets nobody read a held one
         content = file.read(64)
     if not re.fullmatch(rb"(process \d+)?", content):
-        raise ValueError(f"{path} is no lock of vision-attn, which would remove it: give it another name")
+        raise UserError(f"{path} is no lock of vision-attn, which would remove it: give it another name")

@@ -12,6 +12,7 @@ from vision_attn.engine.distributed import World
 from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.system.bounded_yaml import read_yaml
 from vision_attn.system.console import say
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
 from vision_attn.task import Source, Task
 
@@ -47,7 +48,7 @@ def started(task: Callable[[Source], Task], data: Source, world: World, start_fr
 def started_from(start_from: str, task: Callable[[Source], Task], data: Source) -> tuple[Task, Sizes | None]:
     """Build a task with the weights in the folder of another run, and with its words followed by those of `data`.
 
-    Returns it, with the number of words before and after where there are words. Raises ValueError if the weights do not
+    Returns it, with the number of words before and after where there are words. Raises UserError if the weights do not
     fit.
     """
     best = _best(start_from)
@@ -58,18 +59,18 @@ def started_from(start_from: str, task: Callable[[Source], Task], data: Source) 
 
 
 def _best(start_from: str) -> Path:
-    """The folder of the weights of a run, or of packed weights. Raises ValueError if there is no such folder."""
+    """The folder of the weights of a run, or of packed weights. Raises UserError if there is no such folder."""
     folder = shipped(start_from)
     if not folder.is_dir():
-        raise ValueError(f"run.start_from: there is no folder {start_from}: train the run that it names first")
+        raise UserError(f"run.start_from: there is no folder {start_from}: train the run that it names first")
     return folder / "best" if (folder / "best").is_dir() else folder
 
 
 def check_untrained(task: Task) -> None:
-    """Check a run that starts from random weights. Raises ValueError if its loss only improves trained weights;
+    """Check a run that starts from random weights. Raises UserError if its loss only improves trained weights;
     prints a line if only one term of it does."""
     if task.fine_tunes:
-        raise ValueError(
+        raise UserError(
             "the loss of this config only improves a model that is trained already: name its run with "
             "--run.start_from=FOLDER"
         )

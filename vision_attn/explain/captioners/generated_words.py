@@ -18,6 +18,7 @@ from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.variety import is_content
+from vision_attn.system.errors import UserError
 
 
 class GeneratedWord(NamedTuple):
@@ -45,7 +46,7 @@ class GeneratedWords(Subject):
         self.whole = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
         self.rest = dict(self.whole)
         if self.rest.pop("pixel_values").dim() != 4 or "image_grid_thw" in self.rest:
-            raise ValueError("this model takes an image in several pieces, which cannot be changed region by region")
+            raise UserError("this model takes an image in several pieces, which cannot be changed region by region")
         self._placed: Extent | None = None
 
     def read(self, picture: Image.Image) -> Float[Tensor, "3 Y X"]:

@@ -133,7 +133,7 @@ def generate(model: Model, inputs: Inputs, *, mean: bool = False, **options: Any
 
 def _in_place(model: Model, inputs: Inputs, tokens: ImageTokens) -> bool:
     """Whether the tokens of the image change where the image does; measured once for each kind of grid. Raises
-    ValueError if they differ from one call to the next."""
+    UserError if they differ from one call to the next."""
     name, grid, picture_of = tokens.layers[0], tokens.grid, tokens.picture
     if tokens.mixing is not None:
         name, picture_of = _reading_queries(model, inputs)[0].name, grid.picture
@@ -219,7 +219,7 @@ def _places(model: Model, inputs: dict[str, Tensor]) -> dict[str, Any]:
     if (token := image_token(model)) is None:
         return {"given": inputs["input_ids"].shape[1] if "input_ids" in inputs else 0}
     if "image_sizes" in inputs:
-        raise ValueError("this model cuts an image into pieces whose places are not known, so its words have no map")
+        raise UserError("this model cuts an image into pieces whose places are not known, so its words have no map")
     positions = [(ids == token).nonzero()[:, 0] for ids in inputs["input_ids"]]
     grids: list[Grid | Tiles | None] = [None] * number
     if (sizes := inputs.get("image_grid_thw")) is not None:
@@ -244,12 +244,12 @@ def tiles_of(tokens: int, text: str) -> Tiles | None:
 
 def _patches_of_queries(model: Model, inputs: dict[str, Tensor]) -> tuple[Grid, Float[Tensor, "B Q N"]]:
     """The grid of the image's patches, and the attention of each query to its N tokens: the mean over layers and heads
-    of the cross-attention of the Q-Former. Raises ValueError if there is none."""
+    of the cross-attention of the Q-Former. Raises UserError if there is none."""
     with map_shapes(model.module) as shapes:
         maps = [one.maps.mean(dim=1) for one in _reading_queries(model, inputs)]
     grid = grid_of(maps[0].shape[-1], shapes) if maps else None
     if grid is None or any(one.shape[-1] != grid.tokens for one in maps):
-        raise ValueError(
+        raise UserError(
             f"the {num_queries(model)} queries that stand for the image form no grid, so the words have no map"
         )
     return grid, torch.stack(maps).mean(dim=0)

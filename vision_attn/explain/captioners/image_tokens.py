@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vision_attn.explain.attention_mode import Attention, Record
 from vision_attn.explain.tokens import Grid, Tiles, grid_of, known_grid
+from vision_attn.system.errors import UserError
 
 Shapes = Sequence[tuple[int, int]]
 Calls = Mapping[str, Sequence[Attention]]
@@ -51,7 +52,7 @@ def find_tokens(
     mixing: of a model that sees the image through learned queries, which have these `positions`: what each query took
         from each of the image's tokens, whose `grid` is known.
 
-    Raises ValueError if there are no such layers, or the tokens form no grid.
+    Raises UserError if there are no such layers, or the tokens form no grid.
     """
     calls = {name: record[name][:steps] for name in record.names}
     each = {
@@ -66,7 +67,7 @@ def find_tokens(
         layers = [name for name, some in each.items() if some[0].maps.shape[-1] > last]
         found = ImageTokens(layers, grid or _whole_grid(len(positions), shapes), positions, mixing)
     if found is None or not found.layers:
-        raise ValueError(
+        raise UserError(
             "no layer of this model attends to the image in each step of its generation. Captioners of these kinds "
             "have maps: with cross-attention to the image (BLIP), with its tokens between the words (LLaVA) or before "
             "them (GIT), or with queries (BLIP-2)"
@@ -111,5 +112,5 @@ def _whole_grid(number: int, shapes: Shapes) -> Grid:
     grid = grid_of(number, shapes)
     known = grid is not None and (grid.rows, grid.columns) in shapes  # or a square is a guess
     if grid is None or grid.prefix > known:
-        raise ValueError(f"the {number} tokens of the image form no grid, so they have no map")
+        raise UserError(f"the {number} tokens of the image form no grid, so they have no map")
     return grid

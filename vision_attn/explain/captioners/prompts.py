@@ -10,6 +10,7 @@ from torch import Tensor
 from vision_attn.explain.libraries.from_transformers import pixels_of
 from vision_attn.explain.libraries.opened_model import one_line
 from vision_attn.explain.libraries.opening import Model
+from vision_attn.system.errors import UserError
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
 """Of models that were trained to answer certain ones, by `model_type`."""
@@ -55,7 +56,7 @@ def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[s
     if number := num_queries(model):
         # The processor puts the tokens of the queries before a text; without one, `generate` does.
         if not prompt and hasattr(processor, "qformer_tokenizer"):
-            raise ValueError('this model answers an instruction: give it as text, such as "Describe the image."')
+            raise UserError('this model answers an instruction: give it as text, such as "Describe the image."')
         if prompt:
             processor.num_query_tokens = number
             return _made(model, text=texts, images=pictures)
@@ -116,7 +117,7 @@ def num_queries(model: Model) -> int:
 
 
 def generated(model: Model, inputs: Mapping[str, Tensor], **options: Any) -> Any:
-    """What `generate` of transformers returns. Raises ValueError if the model, or its settings, make it fail."""
+    """What `generate` of transformers returns. Raises UserError if the model, or its settings, make it fail."""
     with one_line("the model fails to generate a caption"):
         return model.module.generate(**inputs, **options)
 

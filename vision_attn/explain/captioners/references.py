@@ -9,6 +9,7 @@ from torch import Tensor
 from vision_attn.explain.captioners.generation import num_pictures
 from vision_attn.explain.captioners.prompts import generated, generation_config
 from vision_attn.explain.libraries.opening import Model
+from vision_attn.system.errors import UserError
 
 
 class _Given:
@@ -43,11 +44,11 @@ def log_prob_of_captions(
     any architecture; log p is that before any rule of decoding. Tokens are those of the tokenizer for the caption by
     itself, without special ones.
 
-    inputs: as `prompts.inputs_of` makes them. Raises ValueError for a model without a token that ends a caption.
+    inputs: as `prompts.inputs_of` makes them. Raises UserError for a model without a token that ends a caption.
     """
     tokenizer, ends = model.processor.tokenizer, ends_of(model)
     if not ends:
-        raise ValueError("this model has no token that ends a caption, so captions have no probability")
+        raise UserError("this model has no token that ends a caption, so captions have no probability")
     # What the model's own settings put before any caption has no choice, and counts as nothing.
     first = getattr(generation_config(model.module), "forced_bos_token_id", None)
     before = [] if first is None else [first]

@@ -19,6 +19,7 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import cross_relevance, relevance
+from vision_attn.system.errors import UserError
 
 MOST_WORDS = 40  # of a generated caption
 
@@ -33,11 +34,11 @@ def look_of_words(
     """
     inputs = inputs_of(model, [picture], " ".join(texts))
     if related and num_queries(model):
-        raise ValueError(f"{num_queries(model)} queries stand for the image in this model: it has attention alone")
+        raise UserError(f"{num_queries(model)} queries stand for the image in this model: it has attention alone")
     generation = generate(model, inputs, num_beams=1, do_sample=False, max_new_tokens=MOST_WORDS)
     (caption,), tokens = generation.captions, generation.tokens
     if tokens is None:
-        raise ValueError(generation.why_not)
+        raise UserError(generation.why_not)
     if related:
         alpha = caption.of_words(relevance_of_steps(model, inputs, generation.sequences, generation.steps, tokens))
     else:

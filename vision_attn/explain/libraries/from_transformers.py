@@ -29,13 +29,13 @@ def open_transformers(
 ) -> Model:
     """Open the model in a folder, or of a repository, with the class that its config.json names.
 
-    trust: run the code of the repository if it has some. Raises ValueError saying which files are missing, or what to
+    trust: run the code of the repository if it has some. Raises UserError saying which files are missing, or what to
     install.
     """
     try:
         import transformers
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             "models of transformers need the package transformers: pip install 'vision-attn[hub]'"
         ) from error
     transformers.utils.logging.set_verbosity_error()  # it writes bars and advice between our lines
@@ -91,9 +91,9 @@ def open_transformers(
 
 
 def pixels_of(made: Mapping[str, Tensor], config: Any, title: str) -> Tensor:
-    """The image among what a processor made of a picture. Raises ValueError if there is none, as of pix2struct."""
+    """The image among what a processor made of a picture. Raises UserError if there is none, as of pix2struct."""
     if "pixel_values" not in made:
-        raise ValueError(
+        raise UserError(
             f"{title} reads {', '.join(made) or 'nothing'} in the place of images (pixel_values): models of this kind "
             f"({config.model_type}) are not taken"
         )
@@ -110,32 +110,32 @@ def _masked_autoencoder(model: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def _architecture(config: Any, title: str) -> str:
-    """The class of the model that a config names first. Raises ValueError if it names none."""
+    """The class of the model that a config names first. Raises UserError if it names none."""
     names = getattr(config, "architectures", None) or ["none"]
     if not isinstance(names, list) or not isinstance(names[0], str):
-        raise ValueError(f"{title}: architectures in its config.json must be a list of names, not {names!r:.80}")
+        raise UserError(f"{title}: architectures in its config.json must be a list of names, not {names!r:.80}")
     return names[0]
 
 
 def _classes(config: Any, title: str) -> list[str]:
-    """The names of the classes, by number. Raises ValueError for names that are none."""
+    """The names of the classes, by number. Raises UserError for names that are none."""
     labels = getattr(config, "id2label", None) or {}
     for label in labels.values():
         if not isinstance(label, str | int | float):
-            raise ValueError(f"{title}: id2label in its config.json must give each class a name, not {label!r:.80}")
+            raise UserError(f"{title}: id2label in its config.json must give each class a name, not {label!r:.80}")
     return [str(labels[index]) for index in sorted(labels)]
 
 
 def _config(transformers: Any, name: str, **options: Any) -> Any:
-    """The config. Raises ValueError if a repository has code of its own that may not be run."""
+    """The config. Raises UserError if a repository has code of its own that may not be run."""
     try:
         return transformers.AutoConfig.from_pretrained(name, **options)
     except ValueError as error:
-        raise ValueError(CODE if "trust_remote_code" in str(error) else reason_of(error)) from error
+        raise UserError(CODE if "trust_remote_code" in str(error) else reason_of(error)) from error
 
 
 def _constructor(transformers: Any, config: Any, made: str, name: str, trust: bool) -> Any:
-    """The class of a model: of transformers, or of a trusted repository. Raises ValueError for any other."""
+    """The class of a model: of transformers, or of a trusted repository. Raises UserError for any other."""
     constructor = getattr(transformers, made, None)
     if isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel):
         return constructor
@@ -147,7 +147,7 @@ def _constructor(transformers: Any, config: Any, made: str, name: str, trust: bo
 
         return reached(lambda: get_class_from_dynamic_module(code, name), f"transformers:{name}")
     if code is not None:
-        raise ValueError(f"transformers:{name} cannot be opened: {CODE}")
-    raise ValueError(
+        raise UserError(f"transformers:{name} cannot be opened: {CODE}")
+    raise UserError(
         f"transformers:{name}: its config.json names the architecture {made}, which is none of this version"
     )

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from vision_attn.system.errors import UserError
+
 SIDE = 224
 """Pixels on a side, of models that do not say it."""
 
@@ -15,13 +17,13 @@ def image_size(model: nn.Module) -> tuple[int, int]:
 
     The first of: its attribute `resolution`, a number of pixels or (rows, columns); what one of its modules or their
     configs call `img_size` or `image_size` (timm, torchvision, transformers); the `input_size` of timm's settings;
-    `SIDE`. Raises ValueError for a `resolution` that is none.
+    `SIDE`. Raises UserError for a `resolution` that is none.
     """
     given = getattr(model, "resolution", None)
     if given is not None:
         size = _as_size(given)
         if size is None:
-            raise ValueError(
+            raise UserError(
                 f"the model's attribute `resolution` must be a number of pixels, or (rows, columns), not {given!r:.80}"
             )
         return size

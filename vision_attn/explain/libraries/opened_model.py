@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.hub import is_missing
 
 
@@ -45,20 +46,20 @@ class Model(NamedTuple):
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn whatever another library raises within this context into a ValueError of one line, which says `what` failed.
+    """Turn whatever another library raises within this context into a UserError of one line, which says `what` failed.
     Memory that runs out stays what it is."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
-        raise ValueError(f"{what}: {reason_of(error)}") from error
+        raise UserError(f"{what}: {reason_of(error)}") from error
 
 
 def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
-    """What `get` returns; whatever another library raises is a ValueError of one line, which ends with `hint`."""
+    """What `get` returns; whatever another library raises is a UserError of one line, which ends with `hint`."""
     try:
         return get()
     except Exception as error:
         reason = "it was not downloaded before, and there is no network" if is_missing(error) else reason_of(error)
-        raise ValueError(f"{name} cannot be opened: {reason.rstrip('.')}{hint}") from error
+        raise UserError(f"{name} cannot be opened: {reason.rstrip('.')}{hint}") from error

@@ -16,6 +16,7 @@ from vision_attn.explain.libraries.from_transformers import open_transformers
 from vision_attn.explain.libraries.image_sizes import image_size, timm_settings
 from vision_attn.explain.libraries.opened_model import Model, reached
 from vision_attn.system.console import reason_of, suggest, with_article
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
 from vision_attn.system.inputs import reads_all
@@ -44,7 +45,7 @@ def open_model(
         `mean`, `std` and `classes` are used where they exist. Otherwise the size is the one that the model says
         (`explain.libraries.image_sizes`), and mean and standard deviation are those of timm's settings, or ImageNet's.
 
-    Raises ValueError, which says what to install, name or correct.
+    Raises UserError, which says what to install, name or correct.
     """
     options = {"dtype": dtype} | ({"device_map": device_map} if device_map else {})
     if weights != NONE:
@@ -69,12 +70,12 @@ def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]
             return _timm(rest, weights)
     if library == "transformers":
         if weights not in (None, NONE):
-            raise ValueError("transformers:FOLDER holds its weights: leave --weights out")
+            raise UserError("transformers:FOLDER holds its weights: leave --weights out")
         reads_all(rest)
         with hub_or_cache(not Path(rest).is_dir()):
             return open_transformers(rest, random=weights == NONE, trust=trust, **options)
     if not trust:
-        raise ValueError(
+        raise UserError(
             f'{name} runs the code of {library}: add --trust {library} if you trust it (in Python: trust="{library}")'
         )
     return _function(library, rest, weights)
@@ -105,7 +106,7 @@ def _torchvision(name: str, weights: str | None) -> Model:
 
     known = list_models(module=torchvision.models)
     if name not in known:
-        raise ValueError(
+        raise UserError(
             f"{name} is neither a run folder nor a network of torchvision{suggest(name, known)}; other models are "
             "named timm:NAME, transformers:NAME or module:function"
         )
@@ -128,7 +129,7 @@ def _timm(name: str, weights: str | None) -> Model:
     try:
         import timm
     except ImportError as error:
-        raise ValueError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
+        raise UserError("models of timm need the package timm: pip install 'vision-attn[hub]'") from error
     fetched = weights is None and timm.is_model(name)
     hint = "; give --weights FILE, or --weights none for random weights" if fetched else ""
     model = reached(lambda: timm.create_model(name, pretrained=weights is None), f"timm:{name}", hint)
@@ -151,10 +152,10 @@ def _function(module: str, function: str, weights: str | None) -> Model:
     try:
         signature(make).bind()
     except TypeError as error:
-        raise ValueError(f"{module}:{function} must be a function that needs no arguments ({error})") from error
+        raise UserError(f"{module}:{function} must be a function that needs no arguments ({error})") from error
     model = make()
     if not isinstance(model, nn.Module):
-        raise ValueError(f"{module}:{function} returned {with_article(type(model).__name__)}, not a torch.nn.Module")
+        raise UserError(f"{module}:{function} returned {with_article(type(model).__name__)}, not a torch.nn.Module")
     if weights not in (None, NONE):
         _load(model, weights, function)
     size, settings = image_size(model), timm_settings(model)
@@ -188,4 +189,4 @@ def _load(model: nn.Module, weights: str, name: str) -> None:
             state = torch.load(path, map_location="cpu", weights_only=True)
         model.load_state_dict(state)
     except Exception as error:
-        raise ValueError(f"{path} holds no weights of {name}: {reason_of(error)}") from None
+        raise UserError(f"{path} holds no weights of {name}: {reason_of(error)}") from None

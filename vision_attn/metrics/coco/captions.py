@@ -19,6 +19,7 @@ from vision_attn.metrics.coco.isolated import run
 from vision_attn.metrics.coco.java import spice_jars
 from vision_attn.metrics.coco.languages import not_english, unsegmented
 from vision_attn.metrics.coco.scorers import one_line
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 
 ORDERS = (1, 2, 3, 4)
@@ -69,7 +70,7 @@ def caption_metrics(
     References of images without a candidate are ignored (CIDEr depends on the set of images). References without words
     are left out, and so are images without other references; the notes count both.
 
-    Raises ValueError for an unknown name, no candidates, a candidate without references, or references without a single
+    Raises UserError for an unknown name, no candidates, a candidate without references, or references without a single
     word.
     """
     wanted, notes = choose(names)
@@ -120,7 +121,7 @@ def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
         wanted = dict.fromkeys(names).keys()
         for name in wanted:
             if name not in METRICS:
-                raise ValueError(f"there is no metric {name!r}: choose from {', '.join(METRICS)}")
+                raise UserError(f"there is no metric {name!r}: choose from {', '.join(METRICS)}")
         return wanted, []
     try:
         spice_jars()
@@ -130,16 +131,16 @@ def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
 
 
 def check(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequence[str]]) -> None:
-    """Raise ValueError unless each candidate is a string with a list of strings as references."""
+    """Raise UserError unless each candidate is a string with a list of strings as references."""
     if not candidates:
-        raise ValueError("there are no captions to score")
+        raise UserError("there are no captions to score")
     for image, candidate in candidates.items():
         texts = references.get(image, ())
         listed = isinstance(texts, Sequence) and not isinstance(texts, str)
         if not listed or not all(isinstance(caption, str) for caption in (candidate, *texts)):
-            raise ValueError(f"image {image!r}: the caption must be a string and its references a list of strings")
+            raise UserError(f"image {image!r}: the caption must be a string and its references a list of strings")
         if not texts:
-            raise ValueError(f"image {image!r} has a caption to score but no reference captions")
+            raise UserError(f"image {image!r} has a caption to score but no reference captions")
 
 
 def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> tuple[list[bool], list[str]]:
@@ -157,7 +158,7 @@ def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> 
     scored = [any(texts) for _, texts in images]
     kept = [(candidate, [caption for caption in texts if caption]) for candidate, texts in images if any(texts)]
     if not kept:
-        raise ValueError("no image has a reference caption with a word")
+        raise UserError("no image has a reference caption with a word")
     pair = {"candidates": [candidate for candidate, _ in kept], "references": [texts for _, texts in kept]}
     (folder / "tokens.json").write_text(json.dumps(pair), encoding="utf-8")
 

@@ -21,6 +21,7 @@ from vision_attn.data.photographs.photograph import Photograph, checked_name, on
 from vision_attn.data.records import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -49,7 +50,7 @@ class Annotated(NamedTuple):
 def files_of(path: Path) -> list[Path]:
     """The annotation files at a path: the file itself; of Hugging Face's imagefolder the file of each folder; of
     another folder the only one that may hold captions, or else the one that is called so in the folder above, as where
-    photographs have a folder of their own. Raises ValueError naming the folder if that is not clear."""
+    photographs have a folder of their own. Raises UserError naming the folder if that is not clear."""
     if not path.is_dir():
         return [path]
     splits = [entry for entry in path.iterdir() if split_named(entry.name) in SPLITS]
@@ -61,7 +62,7 @@ def files_of(path: Path) -> list[Path]:
         if len(some) == 1:
             return some
     several = ", ".join(brief(file.name) for file in here or above)
-    raise ValueError(
+    raise UserError(
         f"{path} is a folder with several files that may hold captions, {several}: name one as data.annotations"
         if several
         else f"{path} is a folder without a file of captions: name one, as data.annotations, or write the captions of "
@@ -97,7 +98,7 @@ def read_photographs(
         then empty: it has captions to compare with, but no photograph to train on.
     download: download a dataset of the hub, if it is not on this machine.
 
-    Raises ValueError naming the file and the invalid record.
+    Raises UserError naming the file and the invalid record.
     """
     if is_dataset(path):
         rows = read_rows(path, columns or {}, download=download)
@@ -127,19 +128,19 @@ def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
     if not isinstance(content.value, dict):
         return _listed(path, content, columns, by_id)
     if columns:
-        raise ValueError(f"{path} is a JSON object whose keys are known: leave out data.columns")
+        raise UserError(f"{path} is a JSON object whose keys are known: leave out data.columns")
     value, images, notes = content.value, content.value.get("images"), content.value.get("annotations")
     if by_id and isinstance(notes, list):
         photographs = coco_by_id(path, images, notes)
         return Annotated("COCO's JSON", photographs, [None] * len(photographs), [])
     if not isinstance(images, list) or not images or not all(isinstance(image, dict) for image in images):
-        raise ValueError(expected(path))
+        raise UserError(expected(path))
     splits = [image.get("split") for image in images]
     if "annotations" in value:
         return Annotated("COCO's JSON", coco(path, images, notes), splits, [])
     if all("sentences" in image for image in images):
         return Annotated("Karpathy's JSON", karpathy(path, images), splits, [])
-    raise ValueError(expected(path))
+    raise UserError(expected(path))
 
 
 def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
@@ -154,7 +155,7 @@ def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
             bare.append(name)
     marks.told()
     if not photographs:
-        raise ValueError(f"{path}: no photograph has a caption in the file of its name, such as {printable(bare[0])}")
+        raise UserError(f"{path}: no photograph has a caption in the file of its name, such as {printable(bare[0])}")
     if bare:
         text = "%s: photographs without a text of their name, or with an empty one, that are left out: %d, such as %s"
         log.warning(text, path, len(bare), printable(bare[0]))
@@ -226,7 +227,7 @@ def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str]
     """Yield where each record is, the names or ids of its images, its captions, and its split. Records and captions
     that are marked as not to be used are left out, and their number is logged at the end.
 
-    Raises ValueError naming the invalid record.
+    Raises UserError naming the invalid record.
     """
     marks = Marks(path)
     for where, record in records.rows:
@@ -234,7 +235,7 @@ def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str]
             continue
         for key in ("image", "caption"):
             if record.get(key) is None:
-                raise ValueError(f"{where} has no {key}; each must have image and caption")
+                raise UserError(f"{where} has no {key}; each must have image and caption")
         yield where, _images(where, record["image"]), texts(where, record["caption"], marks), record.get("split")
     marks.told()
 
@@ -245,9 +246,9 @@ def _images(where: str, value: Any) -> list[int | str]:
     images = listed if isinstance(listed, list) else [value]
     for image in images:
         if isinstance(image, bool) or not isinstance(image, int | str):
-            raise ValueError(f"{where}: image must be text or an integer, not {brief(image)}")
+            raise UserError(f"{where}: image must be text or an integer, not {brief(image)}")
     if not images:
-        raise ValueError(f"{where} has no image; each must have image and caption")
+        raise UserError(f"{where} has no image; each must have image and caption")
     return [*dict.fromkeys(images)]
 
 
@@ -277,9 +278,9 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
             elif name in in_lists:
                 torn.append(name)
             else:
-                raise ValueError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
+                raise UserError(f"{where}: {brief(name)} has two splits, {brief(splits[name])} and {brief(split)}")
     if not captions:
-        raise ValueError(f"{path} has no captions")
+        raise UserError(f"{path} has no captions")
     if several:
         log.info("%s: records of several images, whose text belongs to each of them: %d", path, len(several))
     if torn:
@@ -297,7 +298,7 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
 
 def _name(path: Path, where: str, image: int | str, by_id: bool) -> int | str:
     if not by_id and not isinstance(image, str):
-        raise ValueError(f"{where}: image must be the name of a file, not {brief(image)}")
+        raise UserError(f"{where}: image must be the name of a file, not {brief(image)}")
     return image if isinstance(image, int) else checked_name(path, where.removeprefix(f"{path}: "), image)
 
 

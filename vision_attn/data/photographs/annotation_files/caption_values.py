@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 SAID = ("raw", "caption", "text", "sentence")
@@ -82,7 +83,7 @@ def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
     """The captions in a field: a text, a list of texts or of objects with a text, or such a list as text, in JSON or as
     Python and NumPy write it. Objects with a mark and items without a value are left out.
 
-    Raises ValueError naming the place `where` if the field holds something else.
+    Raises UserError naming the place `where` if the field holds something else.
     """
     if isinstance(value, str):
         listed = list_in(value)
@@ -93,7 +94,7 @@ def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
             continue
         said = next((text[key] for key in SAID if key in text), text) if isinstance(text, dict) else text
         if not isinstance(said, str):
-            raise ValueError(f"{where}: caption must be text, not {brief(said)}")
+            raise UserError(f"{where}: caption must be text, not {brief(said)}")
         found.append(said)
     return found
 
@@ -134,7 +135,7 @@ def flat(value: list[Any]) -> list[Any]:
 
 
 def _as_json(text: str) -> str:
-    """A list of Python or NumPy in JSON. NumPy writes no commas between texts, and a tuple has one. Raises ValueError
+    """A list of Python or NumPy in JSON. NumPy writes no commas between texts, and a tuple has one. Raises UserError
     if it is none."""
     found: list[str] = []
     brackets: list[str] = []
@@ -142,7 +143,7 @@ def _as_json(text: str) -> str:
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
-            raise ValueError("not a list")
+            raise UserError("not a list")
         position, kind, part = token.end(), token.lastgroup, token[token.lastgroup].lstrip()
         if kind == "type":
             continue
@@ -152,17 +153,17 @@ def _as_json(text: str) -> str:
             if found[-1:] == [","]:
                 found.pop()
             if not brackets or CLOSING[brackets.pop()] != part:
-                raise ValueError("not a list")
+                raise UserError("not a list")
         elif ended:
             if brackets[-1:] != ["["]:
-                raise ValueError("not a list")
+                raise UserError("not a list")
             found.append(",")
         if kind == "open":
             brackets.append(part)
         ended = kind not in ("open", "mark")
         found.append(_token(kind, part))
     if text[0] == "(" and not commas:  # a text in parentheses, which is no tuple
-        raise ValueError("not a list")
+        raise UserError("not a list")
     return "".join(found)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
 from vision_attn.system.console import printable
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, contents
 from vision_attn.system.splits import SPLITS, split_named
 
@@ -37,7 +38,7 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
     same path and the same bytes, have the same name: one of `names`, or else that of its file if it is unique, or its
     path, or the number of its first row.
 
-    path: of the table, for messages. folders: where the files lie that it may name as photographs. Raises ValueError
+    path: of the table, for messages. folders: where the files lie that it may name as photographs. Raises UserError
     for a file elsewhere, or that is not regular: reading a pipe would wait, and a device may never end.
     """
     from pyarrow import compute
@@ -95,12 +96,12 @@ def apart(path: Path, rows: Sequence[tuple[Any, Encoded | None]]) -> list[bool]:
 
 
 def regular(file: Path, folder: Path) -> Path:
-    """A regular file below a folder that another file names. Links are followed. Raises ValueError if it is none."""
+    """A regular file below a folder that another file names. Links are followed. Raises UserError if it is none."""
     inside = Path(os.path.normpath(file.absolute()))
     if not inside.is_relative_to(os.path.normpath(folder.absolute())):
-        raise ValueError(f"it names {brief(str(file))}, which is not in {folder}")
+        raise UserError(f"it names {brief(str(file))}, which is not in {folder}")
     if not os.path.isfile(inside):
-        raise ValueError(f"it names {brief(str(file))}, which is not a regular file")
+        raise UserError(f"it names {brief(str(file))}, which is not a regular file")
     return inside
 
 
@@ -110,20 +111,20 @@ def _purpose(split: Any) -> int:
 
 
 def _found(where: str, said: str, folders: Sequence[Path]) -> tuple[Path, Path]:
-    """The folder and the path of a file that a row names. Raises ValueError if it is in none of the folders."""
+    """The folder and the path of a file that a row names. Raises UserError if it is in none of the folders."""
     inside = []
     for folder in map(os.path.abspath, folders):
         file = Path(os.path.normpath(os.path.join(folder, said)))
         if file.is_relative_to(folder) and file != Path(folder):
             inside.append((Path(folder), file))
     if not inside:
-        raise ValueError(
+        raise UserError(
             f"{where} holds no photograph, but names the file {brief(said)}, which is not in {folders[0]}: only files "
             "there are opened; copy it there, or save the dataset with the bytes of its photographs"
         )
     folder, file = next((one for one in inside if os.path.lexists(one[1])), inside[0])
     if os.path.exists(file) and not os.path.isfile(file):
-        raise ValueError(f"{where} names {brief(said)}, which is not a regular file")
+        raise UserError(f"{where} names {brief(said)}, which is not a regular file")
     return folder, file
 
 
@@ -183,7 +184,7 @@ def _read(where: str, content: Any, row: int, file: Path | None) -> bytes:
     if found is not None:
         return found
     if file is None:
-        raise ValueError(f"{where} has no photograph: neither bytes nor the path of a file")
+        raise UserError(f"{where} has no photograph: neither bytes nor the path of a file")
     if os.path.exists(file) and not os.path.isfile(file):  # it was one when the table was read
-        raise ValueError(f"{file} is not a regular file")
+        raise UserError(f"{file} is not a regular file")
     return contents(file)

@@ -56,12 +56,12 @@ def is_dataset(path: Path) -> bool:
 
 
 def photographs_of(path: Path) -> list[Encoded]:
-    """The photographs that a dataset holds, each once, also without captions. Raises ValueError if it cannot be opened,
+    """The photographs that a dataset holds, each once, also without captions. Raises UserError if it cannot be opened,
     or holds none."""
     rows = read_rows(path, {}, download=True, needed=())
     files = {file.name: file for row in rows for file in row.files}
     if not files:
-        raise ValueError(f"{path} holds no photographs")
+        raise UserError(f"{path} holds no photographs")
     return [*files.values()]
 
 
@@ -73,7 +73,7 @@ def read_rows(
     columns: the names of columns that are not recognised. `needed`: those that must be there; photographs that the
     dataset holds need no names. A row has the split of its column, or else the dataset's own one, if it has several.
 
-    Raises ValueError, which says what to do, if the dataset cannot be opened or a column is missing.
+    Raises UserError, which says what to do, if the dataset cannot be opened or a column is missing.
     """
     check_purposes(columns, ("image", "caption"))
     tables = _tables(path, download)
@@ -116,19 +116,19 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Sequence[str]) -> dict[str, list[Any]]:
-    """The columns image, caption and split of a table; "" where a row has none. Raises ValueError naming the columns
+    """The columns image, caption and split of a table; "" where a row has none. Raises UserError naming the columns
     that there are if a needed one is not recognised."""
     names = [field.name for field in table.schema if not _holds_bytes(field.type)]
     try:
         places = places_of(names, ("image", "caption"), named)
     except UserError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
     for key in named:
         if key not in places:
             raise absent(str(path), key, named[key], table.column_names)
     for key in needed:
         if key not in places:
-            raise ValueError(
+            raise UserError(
                 f"{path} has no column of {key}s that is recognised, but {', '.join(table.column_names[:30])}: "
                 f"name one with --data.columns.{key}=NAME"
             )
@@ -194,11 +194,11 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _tables(path: Path, download: bool) -> dict[str, Any]:
-    """The table of each split of a dataset, memory-mapped. Raises ValueError if it cannot be opened."""
+    """The table of each split of a dataset, memory-mapped. Raises UserError if it cannot be opened."""
     try:
         import datasets
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"{path} is a dataset, which needs the package datasets: pip install 'vision-attn[hub]'"
         ) from error
     if found := NAME.fullmatch(str(path)):
@@ -209,7 +209,7 @@ def _tables(path: Path, download: bool) -> dict[str, Any]:
         try:
             opened = _local(datasets, path)
         except Exception as error:  # a damaged file can make the library raise almost anything
-            raise ValueError(f"{path} is not a dataset that can be read: {reason_of(error)}") from error
+            raise UserError(f"{path} is not a dataset that can be read: {reason_of(error)}") from error
     parts = opened if isinstance(opened, dict) else {"": opened}
     tables = {split: part.with_format("arrow")[:] for split, part in parts.items() if len(part)}
     return {str(split): table for split, table in tables.items()}
@@ -285,13 +285,13 @@ def _offline(config: Any, only: bool) -> Iterator[None]:
 
 @contextmanager
 def _told(name: str, download: bool) -> Iterator[None]:
-    """Within, what fails is a ValueError that says how a dataset of the hub comes here."""
+    """Within, what fails is a UserError that says how a dataset of the hub comes here."""
     try:
         yield
     except Exception as error:  # of httpx, huggingface_hub or datasets
         short = name.split("/")[1]
         save = f"import datasets; datasets.load_dataset('{name}').save_to_disk('{short}')"
-        raise ValueError(
+        raise UserError(
             f"hf://datasets/{name} {'cannot be downloaded' if download else 'is not on this machine'} "
             f"({type(error).__name__}: {reason_of(error)}): "
             + ("" if download else "--data.download=true downloads it; or, ")

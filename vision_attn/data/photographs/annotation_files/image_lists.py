@@ -6,6 +6,7 @@ from typing import Any
 
 from vision_attn.data.photographs.annotation_files.caption_values import Marks, texts
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
     for number, image in enumerate(images):
         key = _id(path, f"image {number}", _field(path, f"image {number}", image, "id"))
         if key in said:
-            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
+            raise UserError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
         said[key] = []
     unlisted, named, marks = 0, {str(key) for key in said}, Marks(path)
     for number, note in enumerate(_list(path, "annotations", notes)):
@@ -37,7 +38,7 @@ def coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
             said[key] += captions
         elif str(key) in named:
             kind = "number, not a text" if isinstance(key, str) else "text, not a number"
-            raise ValueError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
+            raise UserError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
         else:
             unlisted += 1
     marks.told()
@@ -76,7 +77,7 @@ def karpathy(path: Path, images: list[dict]) -> list[Photograph]:
         file = checked_name(path, where, _field(path, where, image, "filename"))
         key = _id(path, where, image.get("cocoid", image.get("imgid", file)))
         if key in seen:
-            raise ValueError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
+            raise UserError(f"{path}: image id {brief(key)} occurs twice; ids must be unique")
         seen.add(key)
         if (folder := image.get("filepath")) not in (None, ""):
             file = str(Path(checked_name(path, where, folder)) / file)
@@ -93,24 +94,24 @@ def karpathy(path: Path, images: list[dict]) -> list[Photograph]:
 
 def _field(path: Path, where: str, record: Any, name: str) -> Any:
     if not isinstance(record, dict) or name not in record:
-        raise ValueError(f"{expected(path)}; {where} lacks {name!r}")
+        raise UserError(f"{expected(path)}; {where} lacks {name!r}")
     return record[name]
 
 
 def _list(path: Path, what: str, value: Any) -> list:
     if not isinstance(value, list):
-        raise ValueError(f"{path}: the {what} must be a list, not {brief(value)}")
+        raise UserError(f"{path}: the {what} must be a list, not {brief(value)}")
     return value
 
 
 def _id(path: Path, where: str, value: Any) -> int | str:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{path}: the id of {where} must be an integer or a string, not {brief(value)}")
+        raise UserError(f"{path}: the id of {where} must be an integer or a string, not {brief(value)}")
     return value
 
 
 def _captions(path: Path, where: str, value: Any) -> list[str]:
     """Check a caption, or a list of captions, and make one line of each."""
     if not isinstance(value, str | list):
-        raise ValueError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
+        raise UserError(f"{path}: the caption of {where} must be a string, not {brief(value)}")
     return [*map(one_line, texts(f"{path}: {where}", value))]

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from vision_attn.data.photographs.annotation_files.caption_files import entries, read_photographs, recognised
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph, plain_name
 from vision_attn.data.records import plain_path, read_records
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 log = logging.getLogger(__name__)
@@ -24,32 +25,32 @@ def read_results(path: str | Path) -> dict[int | str, str]:
     list or table that training reads as well; or the lines of `caption --json`, of whose several captions the first is
     taken.
 
-    Raises ValueError naming the file and the invalid record.
+    Raises UserError naming the file and the invalid record.
     """
     path = Path(path)
     content = recognised(path)
     if isinstance(content.value, dict):
-        raise ValueError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
+        raise UserError(f'{path} is not a results file; expected a list, lines or a table of "image_id" and "caption"')
     captions: dict[int | str, str] = {}
     records = read_records(path, "image", "caption", content=content)
     for where, images, texts, _ in entries(path, records):
         for image in images:
             if image in captions:
-                raise ValueError(f"{where} is the second caption of image {brief(image)}; give one per image")
+                raise UserError(f"{where} is the second caption of image {brief(image)}; give one per image")
             captions[image] = texts[0] if texts else ""
     if not captions:
-        raise ValueError(f"{path} holds no captions")
+        raise UserError(f"{path} holds no captions")
     log.info("%s: %s, captions of %d images", path, records.shape, len(captions))
     return captions
 
 
 def read_references(path: str | Path) -> list[Photograph]:
     """Read the images that have captions from any annotation file that training reads, whatever their split. Images
-    need no file name. Raises ValueError naming the file and the invalid record."""
+    need no file name. Raises UserError naming the file and the invalid record."""
     found = read_photographs(Path(path), by_id=True, download=True)
     captioned = [photograph for photograph in found.photographs if photograph.captions]
     if not captioned:
-        raise ValueError(f"{path} holds no captions")
+        raise UserError(f"{path} holds no captions")
     captions = sum(len(photograph.captions) for photograph in captioned)
     log.info("%s: %s, %d photographs, %d captions", path, found.shape, len(captioned), captions)
     return captioned
@@ -59,7 +60,7 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
     """Find the photograph that each of `images` means; those that mean none are left out.
 
     A file names all its images in the same way: by id (as a number or as text), by file name, without the folder, or
-    without the ending too. The way that finds the most images is taken, of equal ones the first. Raises ValueError if
+    without the ending too. The way that finds the most images is taken, of equal ones the first. Raises UserError if
     an image may be two photographs, or two images are the same photograph.
     """
     found: dict[int | str, list[Photograph]] = {}
@@ -75,9 +76,9 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
     for image, several in found.items():
         found[image] = several = [one for one in several if image in (one.id, one.name)] or several
         if len(several) > 1:
-            raise ValueError(
+            raise UserError(
                 f"image {brief(image)} may be {brief(several[0].name)} or {brief(several[1].name)}: name the folder too"
             )
         if (other := taken.setdefault(several[0].id, image)) != image:
-            raise ValueError(f"{brief(other)} and {brief(image)} are the same image; give one caption per image")
+            raise UserError(f"{brief(other)} and {brief(image)} are the same image; give one caption per image")
     return {image: several[0] for image, several in found.items()}

@@ -69,7 +69,7 @@ def tar_samples(path: Path, left_out: LeftOut, *, photographs: bool = True) -> I
     """Read the samples of a tar file: files that follow each other and share the name up to the first dot, an image and
     captions among them. `left_out` counts the others. Without `photographs`, these are empty.
 
-    Raises ValueError naming the tar file if it is damaged.
+    Raises UserError naming the tar file if it is damaged.
     """
     parts: dict[str, set[str]] = {}
     with _members(path) as (members, content):
@@ -130,13 +130,13 @@ def _dotted(key: str, endings: Mapping[str, Any], plain: bool) -> list[str]:
 
 @contextmanager
 def _members(path: Path) -> Iterator[tuple[Iterator[tarfile.TarInfo], Callable[[tarfile.TarInfo], bytes]]]:
-    """The files and links of a tar file, and what reads a file. Errors become a ValueError that names the tar file:
+    """The files and links of a tar file, and what reads a file. Errors become a UserError that names the tar file:
     if it is damaged, which may show only after the last file that can be found, or if a file in it is too large."""
     try:
         with tarfile.open(path, "r:") as file:
             yield _iterated(file), lambda member: file.extractfile(member).read()
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable tar file: {error}") from error
+        raise UserError(f"{path} is not a readable tar file: {error}") from error
 
 
 def _iterated(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -212,10 +212,10 @@ def captioned_files(folder: Path, *, deep: bool) -> dict[str, list[Path]]:
 
 
 def captions_of_files(files: list[Path], marks: Marks) -> tuple[str, ...]:
-    """The captions in the files of one photograph. Raises ValueError naming a file that is no text."""
+    """The captions in the files of one photograph. Raises UserError naming a file that is no text."""
     contents = {}
     for file in files:
         if not file.is_file():
-            raise ValueError(f"{file} is not a file")
+            raise UserError(f"{file} is not a file")
         contents[file.suffix[1:].lower()] = read_text(file) if file.stat().st_size else ""
     return captions_in(contents, marks)

@@ -31,16 +31,16 @@ MOST_SHARDS = 1_000_000
 
 
 def expanded(pattern: str) -> list[str]:
-    """The patterns that one with ranges such as `{000..331}` stands for. Raises ValueError if there are too many: the
+    """The patterns that one with ranges such as `{000..331}` stands for. Raises UserError if there are too many: the
     pattern may come from the config of a run folder. A name of a file is one, also with braces in it."""
     if "{" not in pattern or _is_name(pattern):
         return [pattern]
     if _alternatives(pattern) > MOST_SHARDS:
-        raise ValueError(f"{pattern[:200]}: stands for more than {MOST_SHARDS:,} shards")
+        raise UserError(f"{pattern[:200]}: stands for more than {MOST_SHARDS:,} shards")
     try:
         from webdataset.shardlists import expand_urls
     except ImportError as error:
-        raise ValueError(NEEDED) from error
+        raise UserError(NEEDED) from error
     return expand_urls(pattern)
 
 
@@ -63,19 +63,19 @@ def _size(group: str) -> int:
 
 def matching(pattern: str) -> list[Path]:
     """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. A name of a file or
-    a folder is one, also with these signs in it. Raises ValueError for what is no regular file: reading a pipe would
+    a folder is one, also with these signs in it. Raises UserError for what is no regular file: reading a pipe would
     wait forever."""
     parent = Path(pattern).parent
     if _is_name(pattern) or not any(sign in pattern for sign in "*?["):
         found = [find(pattern).absolute()]
     elif any(sign in str(parent) for sign in "*?[") and not _is_name(str(parent)):
-        raise ValueError(f"{pattern}: only the name of the file may hold * or ?")
+        raise UserError(f"{pattern}: only the name of the file may hold * or ?")
     else:
         folder = find(parent)
         found = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
     for path in found:
         if not path.is_file():
-            raise ValueError(f"{path}: not a regular file")
+            raise UserError(f"{path}: not a regular file")
     return found
 
 
@@ -108,13 +108,13 @@ def parquet_samples(
     """Read the samples of a Parquet file, a few rows at a time. `left_out` counts those without a photograph or a
     caption. Without `photographs`, they are empty, and not read where the file says that none is missing.
 
-    Raises ValueError if it lacks one of the columns.
+    Raises UserError if it lacks one of the columns.
     """
     with _parquet_file(path) as file:
         names = file.schema_arrow.names
         for column in (photograph, caption):
             if column not in names:
-                raise ValueError(
+                raise UserError(
                     f"{path} has no column {column!r}, but {', '.join(names[:20])}: set photograph and caption"
                 )
         columns = [caption, *(name for name, _ in marks_in(tuple(names)) if name != caption)]
@@ -151,14 +151,14 @@ def _all_there(file: Any, photograph: str) -> bool:
 
 @contextmanager
 def _parquet_file(path: Path) -> Iterator[Any]:
-    """An open Parquet file; errors of reading it become a ValueError that names it."""
+    """An open Parquet file; errors of reading it become a UserError that names it."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError(NEEDED) from error
+        raise UserError(NEEDED) from error
     try:
         with ParquetFile(path, memory_map=False) as file:
             yield file
     except (ArrowException, OSError, UnicodeDecodeError) as error:  # of the names of columns
-        raise ValueError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error
+        raise UserError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error

@@ -58,7 +58,7 @@ def folder_name(header: dict[str, Any]) -> str:
 def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:
     """Return the index entry of each shard of `size` images; None for a missing or damaged shard.
 
-    Raises ValueError if the index belongs to other features.
+    Raises UserError if the index belongs to other features.
     """
     try:
         index = _read(folder)
@@ -68,7 +68,7 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
         index = {}
     for key in index and header:
         if index[key] != header[key]:
-            raise ValueError(
+            raise UserError(
                 f"{folder}: these features were made for another {key}: {_flat(index[key])}, not {header[key]}; "
                 "name another `cache` or remove the folder"
             )
@@ -91,7 +91,7 @@ def complete(folder: Path, header: dict[str, Any], shards: Sequence[Shard]) -> N
 
 
 def finished_shards(folder: Path, size: int) -> list[Shard]:
-    """Return the entries of a complete cache. Raises ValueError if `folder` holds none, or a damaged one."""
+    """Return the entries of a complete cache. Raises UserError if `folder` holds none, or a damaged one."""
     index = _read(folder)
     shape, shards = index.get("shape"), index.get("shards")
     if (
@@ -105,17 +105,17 @@ def finished_shards(folder: Path, size: int) -> list[Shard]:
         found = _listed(folder, shards, shape, size)
         if None not in found:
             return found
-    raise ValueError(f"{folder}: these features are damaged or incomplete; prepare them again")
+    raise UserError(f"{folder}: these features are damaged or incomplete; prepare them again")
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """Read index.json; {} if there is none. Raises ValueError if it is not a JSON object."""
+    """Read index.json; {} if there is none. Raises UserError if it is not a JSON object."""
     path = folder / "index.json"
     if not path.is_file():  # reading a FIFO would block
         return {}
     index = read_json(path)
     if not isinstance(index, dict):
-        raise ValueError(f"{path} is not a feature index")
+        raise UserError(f"{path} is not a feature index")
     return index
 
 

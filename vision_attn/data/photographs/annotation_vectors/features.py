@@ -38,6 +38,7 @@ from vision_attn.data.photographs.annotation_vectors.feature_index import (
 from vision_attn.data.photographs.pixels import View, channels_last
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.console import bytes_of, progress
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
@@ -54,7 +55,7 @@ class Features:
     def __init__(
         self, folders: Sequence[Path], residency: Literal["memmap", "memory", "device"], device: torch.device
     ) -> None:
-        """`residency`: memory-mapped files, main memory or `device`. Raises ValueError for an incomplete cache."""
+        """`residency`: memory-mapped files, main memory or `device`. Raises UserError for an incomplete cache."""
         listed = [(folder, shard) for folder in folders for shard in finished_shards(folder, SHARD)]
         shards = [shard for _, shard in listed]
         self._paths = [folder / shard["file"] for folder, shard in listed]
@@ -124,7 +125,7 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
 
     Processes that need the same cache divide its shards among themselves: those of torchrun, on one machine or on
     several that share the disk, and those started by hand. `verify` reads all shards again and replaces damaged ones.
-    Raises ValueError if the folder belongs to another encoder or other images, or if the disk is full.
+    Raises UserError if the folder belongs to another encoder or other images, or if the disk is full.
     """
     header = make_header(encoder, views)
     folder = cache / folder_name(header)
@@ -138,8 +139,8 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
     except OSError as error:
         if is_full(error):
             again = way_on(error, "run the same command again to continue")
-            raise ValueError(f"{folder}: the disk is full; finished parts are kept{again}") from error
-        raise ValueError(
+            raise UserError(f"{folder}: the disk is full; finished parts are kept{again}") from error
+        raise UserError(
             f"{folder}: cannot write features ({error.strerror or error}): name another folder with data.cache"
         ) from error
     return folder
@@ -223,7 +224,7 @@ def _compute(
 def _refuse_full_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{folder}: the features still need {bytes_of(needed)}, but the disk has {bytes_of(free)} free; "
             "free some space or set another `cache`"
         )

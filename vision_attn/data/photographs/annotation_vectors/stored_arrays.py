@@ -12,6 +12,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from vision_attn.system.errors import UserError
+
 LARGEST = 2**28
 """Bytes of an array that are read, unpacked: 36,000 vectors of 2,048 numbers fit."""
 HEADER = 2**16
@@ -28,11 +30,11 @@ class Stored(NamedTuple):
     load: Callable[[], NDArray]
 
     def read(self) -> NDArray:
-        """Read it. Raises ValueError if it does not hold numbers, or too many of them."""
+        """Read it. Raises UserError if it does not hold numbers, or too many of them."""
         if self.dtype.kind not in "biuf":
-            raise ValueError(f"it holds no numbers, but {self.dtype}")
+            raise UserError(f"it holds no numbers, but {self.dtype}")
         if (size := prod(self.shape) * self.dtype.itemsize) > LARGEST:
-            raise ValueError(f"it declares {size:,} bytes, {self.shape} of {self.dtype}: at most {LARGEST:,} are read")
+            raise UserError(f"it declares {size:,} bytes, {self.shape} of {self.dtype}: at most {LARGEST:,} are read")
         return np.asarray(self.load())
 
 
@@ -43,13 +45,13 @@ class Archive(Mapping[str, Stored]):
         try:
             self.content = ZipFile(file)
         except BadZipFile as error:
-            raise ValueError("it is no .npz file") from error
+            raise UserError("it is no .npz file") from error
         self.members = {one.filename.removesuffix(".npy"): one for one in self.content.infolist()}
 
     def __getitem__(self, name: str) -> Stored:
         member = self.members[name]
         if member.file_size > LARGEST + HEADER:
-            raise ValueError(f"{name} has {member.file_size:,} bytes unpacked: at most {LARGEST:,} are read")
+            raise UserError(f"{name} has {member.file_size:,} bytes unpacked: at most {LARGEST:,} are read")
 
         def load() -> NDArray:
             with self.content.open(member) as opened:
@@ -66,14 +68,14 @@ class Archive(Mapping[str, Stored]):
 
 
 def stored_in(file: BufferedIOBase) -> Mapping[str, Stored]:
-    """The arrays of an .npy or .npz file by name; "" in an .npy file. Raises ValueError if it is neither, or a pickle,
+    """The arrays of an .npy or .npz file by name; "" in an .npy file. Raises UserError if it is neither, or a pickle,
     which could run code."""
     first = file.read(2)
     file.seek(0)
     if first == ZIP:
         return Archive(file)
     if first[:1] == b"\x80":
-        raise ValueError("it is a pickle, which could run code when it is read: write numpy.savez's bytes instead")
+        raise UserError("it is a pickle, which could run code when it is read: write numpy.savez's bytes instead")
 
     def load() -> NDArray:
         file.seek(0)
@@ -90,6 +92,6 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     if version not in readers:
-        raise ValueError(f"version {version} of numpy's format is not one of plain numbers")
+        raise UserError(f"version {version} of numpy's format is not one of plain numbers")
     shape, _, dtype = readers[version](file)
     return shape, dtype

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.data.photographs.annotation_vectors.stored_arrays import LARGEST, Stored, stored_in
 from vision_attn.system.console import reason_of
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 ENDINGS = (".npy", ".npz")
@@ -79,11 +80,11 @@ class Hdf5(Database):
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ValueError if the file cannot be read, or `h5py` is missing."""
+        """Raises UserError if the file cannot be read, or `h5py` is missing."""
         try:
             import h5py
         except ImportError as error:
-            raise ValueError(f"{path} is an HDF5 file: it needs h5py, pip install 'vision-attn[features]'") from error
+            raise UserError(f"{path} is an HDF5 file: it needs h5py, pip install 'vision-attn[features]'") from error
         self.path, self.h5py = path, h5py
         self.listed: str | None = None
         self.rows: dict[str, int] = {}
@@ -100,14 +101,14 @@ class Hdf5(Database):
             self.rows = {name: row for row, name in enumerate(names)}
             arrays = {name: item for name in self.content if (item := self._item(name)) is not None}
         except Exception as error:  # a damaged file can make h5py raise almost anything
-            raise ValueError(f"{path} is not a readable HDF5 file: {reason_of(error)}") from error
+            raise UserError(f"{path} is not a readable HDF5 file: {reason_of(error)}") from error
         if len(self.rows) < len(names):
             ((name, times),) = Counter(names).most_common(1)
-            raise ValueError(f"{path}: {self.listed} names {brief(name)} {times} times: write each photograph once")
+            raise UserError(f"{path}: {self.listed} names {brief(name)} {times} times: write each photograph once")
         sizes = {name: len(item) for name, item in arrays.items() if self._is_array(item) and item.ndim > 1}
         if len(names) not in sizes.values() or sizes.get(_first(NAMES, sizes), len(names)) != len(names):
             held = ", ".join(f"{name} has {size:,} rows" for name, size in islice(sizes.items(), 5)) or "there is none"
-            raise ValueError(f"{path}: {self.listed} names {len(names):,} photographs, but of the arrays {held}")
+            raise UserError(f"{path}: {self.listed} names {len(names):,} photographs, but of the arrays {held}")
 
     def by_id(self, key: str) -> Entry | None:
         if self.listed:
@@ -164,14 +165,12 @@ class Hdf5(Database):
         return place
 
     def _stored(self, item: Any, row: int | None = None) -> Stored:
-        """An array, or a row of one. Raises ValueError if it lies in other files, or is packed in pieces that are too
+        """An array, or a row of one. Raises UserError if it lies in other files, or is packed in pieces that are too
         large."""
         if item.is_virtual or item.external:
-            raise ValueError(f"{item.name} lies in other files: write its numbers into this one")
+            raise UserError(f"{item.name} lies in other files: write its numbers into this one")
         if item.chunks and prod(item.chunks) * item.dtype.itemsize > LARGEST:
-            raise ValueError(
-                f"{item.name} is packed in pieces of {item.chunks}: at most {LARGEST:,} bytes are unpacked"
-            )
+            raise UserError(f"{item.name} is packed in pieces of {item.chunks}: at most {LARGEST:,} bytes are unpacked")
         if row is None:
             return Stored(item.shape or (), item.dtype, lambda: item[()])
         return Stored(item.shape[1:], item.dtype, lambda: item[row])
@@ -180,7 +179,7 @@ class Hdf5(Database):
         """The names or ids in a list. Texts are read in parts, since a small file may declare one many times."""
         self._stored(item)
         if len(item) > MOST_NAMES or len(item) * item.dtype.itemsize > LARGEST:
-            raise ValueError(f"{item.name} declares {len(item):,} names: at most {MOST_NAMES:,} are read")
+            raise UserError(f"{item.name} declares {len(item):,} names: at most {MOST_NAMES:,} are read")
         if item.dtype.kind != "O":
             return [_text(name) for name in item[:].tolist()]
         part = min(4096, max(16, LARGEST // max(1, os.path.getsize(self.path))))
@@ -190,7 +189,7 @@ class Hdf5(Database):
             some = [*map(_text, item[first : first + part])]
             size += sum(map(len, some))
             if size > LARGEST:
-                raise ValueError(f"{item.name} has more than {LARGEST:,} characters")
+                raise UserError(f"{item.name} has more than {LARGEST:,} characters")
             found += some
         return found
 
@@ -200,11 +199,11 @@ class Lmdb(Database):
     ImageCaptioning.pytorch and AoANet write them. Nothing is unpickled, which could run code."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ValueError if the file cannot be read, or `lmdb` is missing."""
+        """Raises UserError if the file cannot be read, or `lmdb` is missing."""
         try:
             import lmdb
         except ImportError as error:
-            raise ValueError(f"{path} is an LMDB: it needs lmdb, pip install 'vision-attn[features]'") from error
+            raise UserError(f"{path} is an LMDB: it needs lmdb, pip install 'vision-attn[features]'") from error
         self.path, self.error = path, lmdb.Error
         file = path / LMDB_FILE if path.is_dir() else path
         _refuse_cut(file)
@@ -212,7 +211,7 @@ class Lmdb(Database):
         try:
             self.content = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False)
         except lmdb.Error as error:
-            raise ValueError(f"{path} is not a readable LMDB: {reason_of(error)}") from error
+            raise UserError(f"{path} is not a readable LMDB: {reason_of(error)}") from error
 
     def by_id(self, key: str) -> Entry | None:
         keys = (key, *(f"{key}{ending}" for ending in ENDINGS))
@@ -226,7 +225,7 @@ class Lmdb(Database):
         with self.content.begin(buffers=True) as reading:
             found = reading.get(str(key).encode(errors="surrogateescape"))
             if len(found) > self.size:
-                raise ValueError("it is damaged: its size is larger than that of the whole file")
+                raise UserError("it is damaged: its size is larger than that of the whole file")
             content = bytes(found)
         return stored_in(BytesIO(content))
 
@@ -238,7 +237,7 @@ class Lmdb(Database):
             with self.content.begin(buffers=True) as reading:
                 return reading.get(encoded)
         except self.error as error:
-            raise ValueError(f"{self.path} is damaged: {reason_of(error)}") from error
+            raise UserError(f"{self.path} is damaged: {reason_of(error)}") from error
 
 
 def _text(name: Any) -> str:
@@ -250,17 +249,17 @@ def _first(names: Sequence[str], there: Mapping[str, Any]) -> str:
 
 
 def _refuse_cut(file: Path) -> None:
-    """Raise ValueError if an LMDB is shorter than the pages that its header counts: the library maps the file into
+    """Raise UserError if an LMDB is shorter than the pages that its header counts: the library maps the file into
     memory, where reading beyond its end kills the process."""
     with open(file, "rb") as opened:
         head = opened.read(2 * 2**16)
     page = int.from_bytes(head[40:44], byteorder)
     if page & (page - 1) or not 256 <= page <= 2**16:
-        raise ValueError(f"{file} is not a readable LMDB: its header is damaged")
+        raise UserError(f"{file} is not a readable LMDB: its header is damaged")
     heads = [head[start : start + 152] for start in (0, page) if len(head) >= start + 152]
     if len(heads) < 2:
-        raise ValueError(f"{file} is cut: copy it again")
+        raise UserError(f"{file} is cut: copy it again")
     newest = max(heads, key=lambda each: int.from_bytes(each[144:152], byteorder))
     pages, size = int.from_bytes(newest[136:144], byteorder) + 1, os.path.getsize(file)
     if pages * page > size:
-        raise ValueError(f"{file} is cut: it has {size:,} bytes of {pages * page:,}: copy it again")
+        raise UserError(f"{file} is cut: it has {size:,} bytes of {pages * page:,}: copy it again")

@@ -48,7 +48,7 @@ class Folder:
 
 @cache
 def place_of(path: Path) -> Folder | Database:
-    """The vectors of photographs at a path. Raises ValueError if there are none, or they cannot be read."""
+    """The vectors of photographs at a path. Raises UserError if there are none, or they cannot be read."""
     file = path / LMDB_FILE if path.is_dir() else path
     if file.is_file():
         with open(file, "rb") as opened:
@@ -59,7 +59,7 @@ def place_of(path: Path) -> Folder | Database:
             return Hdf5(path)
     if path.is_dir():
         return Folder(path)
-    raise ValueError(f"{path} is neither a folder of annotation vectors nor an HDF5 file nor an LMDB")
+    raise UserError(f"{path} is neither a folder of annotation vectors nor an HDF5 file nor an LMDB")
 
 
 def boxes_beside(where: Path | Entry) -> Path | Entry | None:
@@ -81,7 +81,7 @@ def boxes_beside(where: Path | Entry) -> Path | Entry | None:
 
 @contextmanager
 def arrays_of(where: Path | Entry) -> Iterator[Mapping[str, Stored]]:
-    """The arrays of a photograph by name; where there is one alone, under "". Raises ValueError naming the file."""
+    """The arrays of a photograph by name; where there is one alone, under "". Raises UserError naming the file."""
     try:
         if isinstance(where, Entry):
             yield where.file.arrays(where.key)
@@ -90,4 +90,4 @@ def arrays_of(where: Path | Entry) -> Iterator[Mapping[str, Stored]]:
             yield stored_in(file)
     except Exception as error:  # a damaged file can make numpy raise almost anything
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise ValueError(f"{where}: no array can be read ({kind}{reason_of(error)})") from error
+        raise UserError(f"{where}: no array can be read ({kind}{reason_of(error)})") from error

@@ -19,6 +19,7 @@ from vision_attn.data.photographs.annotation_vectors.vector_databases import BOX
 from vision_attn.data.photographs.annotation_vectors.vector_files import arrays_of, boxes_beside, place_of
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.views import Views
+from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 MULTIPLE = 8
@@ -55,11 +56,11 @@ class Vectors:
         self._refuse_shared(path, views)
 
     def _refuse_shared(self, path: Path, views: Sequence[View]) -> None:
-        """Raise ValueError if two photographs would have the same vectors."""
+        """Raise UserError if two photographs would have the same vectors."""
         owners: dict[Path | Entry, str] = {}
         for file, view in zip(self.files, views, strict=True):
             if file is not None and (other := owners.setdefault(file, view.name)) != view.name:
-                raise ValueError(
+                raise UserError(
                     f"{path}: {brief(other)} and {brief(view.name)} would both have the vectors of "
                     f"{file.key if isinstance(file, Entry) else file.name}: name those of each by its whole path, with "
                     "its ending"
@@ -69,7 +70,7 @@ class Vectors:
     def of(cls, views: Views, path: Path, encoder: Encoder) -> "Vectors":
         """The vectors at `path`, for an encoder of their size."""
         if encoder.trainable:
-            raise ValueError("data.features are not computed again, so the encoder cannot be trained")
+            raise UserError("data.features are not computed again, so the encoder cannot be trained")
         number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
         return cls(views, path, (number, encoder.region_size), list(views.ids()))
 
@@ -77,7 +78,7 @@ class Vectors:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
 
     def gather(self, rows: NDArray[np.int64], space: None = None) -> Float32[Tensor, "B L D"]:
-        """Read the vectors of views `rows`, followed by zeros where others have more. Raises ValueError naming a file
+        """Read the vectors of views `rows`, followed by zeros where others have more. Raises UserError naming a file
         that cannot be used."""
         read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
         return torch.stack(list(read)) if self.shape[0] else padded(list(read))
@@ -91,7 +92,7 @@ def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) ->
 
 def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
     """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
-    out: they are padding. Raises ValueError naming the file if it holds anything else than `shape`."""
+    out: they are padding. Raises UserError naming the file if it holds anything else than `shape`."""
     number, size = shape
     with arrays_of(path) as arrays:
         stored = arrays[_chosen(list(arrays))]
@@ -101,16 +102,16 @@ def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Ten
         wanted += ", as the grid and the region_size of the encoder say" if number else ", as region_size says"
         several = number and _fits(stored, (None, size))
         hint = "; if their number differs between photographs, set --task.encoder.grid=[1,-1]" if several else ""
-        raise ValueError(f"{path} must hold {wanted}, but holds {stored.shape} of {stored.dtype}{hint}")
+        raise UserError(f"{path} must hold {wanted}, but holds {stored.shape} of {stored.dtype}{hint}")
     array = array.reshape(-1, size)
     with np.errstate(over="ignore"):  # of numbers that are too large, which the next line refuses
         vectors = torch.from_numpy(array.astype(np.float32))
     if not vectors.isfinite().all():
-        raise ValueError(f"{path} holds numbers that are not finite")
+        raise UserError(f"{path} holds numbers that are not finite")
     if number is None:
         vectors = vectors[(vectors != 0).any(dim=1)]
         if not len(vectors):
-            raise ValueError(f"{path} holds no vector that is not zero")
+            raise UserError(f"{path} holds no vector that is not zero")
     return vectors
 
 
@@ -127,7 +128,7 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
     They are in the same file, or beside it (`boxes_beside`). None where there are none. `size` is called for the width
     and height of the photograph, in pixels, if the file does not hold them and its boxes are not from 0 to 1.
 
-    Raises ValueError naming the file for boxes of another shape.
+    Raises UserError naming the file for boxes of another shape.
     """
     with arrays_of(path) as arrays:
         vectors = arrays[_chosen(list(arrays))].read()
@@ -140,7 +141,7 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
     name, boxes, sides = stated
     vectors = vectors.reshape(-1, vectors.shape[-1])
     if boxes.shape != (len(vectors), 4) or not np.isfinite(boxes).all():
-        raise ValueError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
+        raise UserError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
     if None in sides:
         sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
     scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
@@ -171,5 +172,5 @@ def _chosen(names: Sequence[str]) -> str:
         return names[0]
     found = next((name for name in NAMES if name in names), None)
     if found is None:
-        raise ValueError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
+        raise UserError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
     return found
