@@ -42,7 +42,13 @@ def onednn(name: str) -> Callable[[], Any]:
     return lambda: getattr(torch.ops.mkldnn, name)
 
 
-def parsed_output(name: str) -> Callable[[], Any]:
+def saved_names() -> Any:
+    """The text of the library that writes the name, which it keeps in a file."""
+    library = pytest.importorskip("datasets", reason="datasets is not installed")
+    return re.search('"_data_files"', (Path(library.__file__).parent / "arrow_dataset.py").read_text())
+
+
+def of_a_compiled_model(name: str) -> Callable[[], Any]:
     def look_up() -> Any:
         layer = nn.Linear(1, 1)
         layer.forward = torch.compile(layer.forward)
@@ -56,7 +62,7 @@ FOREIGN = {
                         "follows a space", lambda: argparse.ArgumentParser()._actions),
     "_version": Foreign("contracts/fields.py", "maps are drawn where the weights before saw, and folded networks keep "
                         "old weights", lambda: torch.ones(1)._version + 1),
-    "_data_files": Foreign("data/photographs/hub_datasets.py", "no folder of `save_to_disk` is read", lambda: True),
+    "_data_files": Foreign("data/photographs/hub_datasets.py", "no folder of `save_to_disk` is read", saved_names),
     "_foreach_copy_": Foreign("decode/captured_search.py", "no search is captured", lambda: torch._foreach_copy_),
     "_dynamo": Foreign("encoders/torchvision_networks.py", "the first caption takes a second longer",
                        lambda: __import__("torch._dynamo.utils")._dynamo.utils.is_compile_supported),
@@ -65,8 +71,8 @@ FOREIGN = {
     "_compiled_call_impl": Foreign("explain/record.py", "compiled models are looked into, and nothing is found",
                                    lambda: [nn.Linear(1, 1)._compiled_call_impl]),
     "_torchdynamo_orig_callable": Foreign("explain/record.py", "compiled models are looked into, and nothing is found",
-                                          parsed_output("_torchdynamo_orig_callable")),
-    "_orig_mod": Foreign("explain/record.py", "the message on compiled models says less", parsed_output("_orig_mod")),
+                                          of_a_compiled_model("_torchdynamo_orig_callable")),
+    "_orig_mod": Foreign("explain/record.py", "messages on compiled models say less", of_a_compiled_model("_orig_mod")),
     "_native_multi_head_attention": Foreign("explain/recorder.py", "maps of nn.MultiheadAttention are not recorded",
                                             lambda: torch._native_multi_head_attention),
     "_instances": Foreign("system/console.py", "a progress bar is drawn again below an error message",
