@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: all tables; each compares our code with the plain reference, measured in the same run."""
+"""`python -m benchmarks`: all tables; most compare the fast versions with plain torch, measured in the same run."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The additive score alone: ours, a direct implementation (autograd stores every tanh), and that one checkpointed."""
+"""The additive score alone: fast, by plain torch (autograd stores every tanh), and by plain torch checkpointed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,34 +17,14 @@ NUM_WORDS = 16
 """Words whose memory is measured together."""
 
 
-class Direct(nn.Module):
-    """v^T tanh(W_a a_i + W_h h + b), implemented directly: (B, R, L, A) at once; the tanh is stored for the backward
-    pass."""
-
-    def __init__(self, region_size: int, query_size: int, *, attention_size: int):
-        super().__init__()
-        self.key = nn.Linear(region_size, attention_size)
-        self.query = nn.Linear(query_size, attention_size, bias=False)
-        self.weight = nn.Parameter(torch.empty(attention_size))
-
-    def project(self, regions: Tensor) -> Tensor:
-        return self.key(regions)
+class Checkpointed(Additive):
+    """The plain score, recomputed in the backward pass instead of stored."""
 
     def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, None]:
-        return self.pairs(query, keys), None
-
-    def pairs(self, query: Tensor, keys: Tensor) -> Tensor:
-        return (keys[:, None] + self.query(query)[:, :, None]).tanh() @ self.weight
+        return checkpoint(super().forward, query, keys, use_reentrant=False)
 
 
-class Checkpointed(Direct):
-    """The same, recomputed in the backward pass instead of stored."""
-
-    def forward(self, query: Tensor, keys: Tensor) -> tuple[Tensor, None]:
-        return checkpoint(self.pairs, query, keys, use_reentrant=False), None
-
-
-WAYS = {"ours": FastAdditive, "direct": Direct, "checkpointed": Checkpointed}
+WAYS = {"ours": FastAdditive, "direct": Additive, "checkpointed": Checkpointed}
 
 
 def build(way: str, shapes: Shapes) -> tuple[nn.Module, Tensor, Tensor]:

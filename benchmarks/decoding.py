@@ -1,4 +1,4 @@
-"""Decoding: images per second of beam search and of greedy decoding.
+"""Decoding: images per second of beam search and of greedy decoding, as runs have it and by plain torch.
 
 Untrained captioners do not end their captions, and two trained ones would end them at different words. So the ends are
 forced on both sides: at each word the logit of END is set to +1000 for images whose caption ends there, and to -1000
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import precisions, seconds, table
-from benchmarks.plain import PlainCaptioner, plain_beam_search, plain_greedy
 from benchmarks.shapes import END, Shapes, random_batch, random_lengths
-from benchmarks.show_attend_tell import ours
+from benchmarks.show_attend_tell import ours, plain
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
 from vision_attn.fast.linear import constant_weights
 
 BEAMS = 3
+SIDES = {"ours": ours, "plain": plain}
 
 
 class Ending(Captioner):
@@ -61,25 +61,17 @@ def decoding(shapes: Shapes, repeats: int, device: str = "cpu") -> str:
 def _rows(shapes: Shapes, repeats: int, device: str, *, bf16: bool) -> list[tuple[str, ...]]:
     regions, ends = random_batch(shapes).regions.to(device), random_ends(shapes, device)
     max_words = ends.shape[1]
-    mine = Ending(ours(shapes, device).model.eval(), ends)
-    model = PlainCaptioner(shapes).to(device).eval()
-
-    def one_at_a_time() -> None:
-        for image, end in zip(regions, ends, strict=True):
-            plain_beam_search(model, image, BEAMS, max_words, end)
-
-    runs = {
-        f"beam {BEAMS}": (partial(beam_search, mine, regions, beams=BEAMS, max_words=max_words), one_at_a_time),
-        "greedy": (
-            partial(greedy, mine, regions, max_words=max_words),
-            partial(plain_greedy, model, regions, max_words, ends),
-        ),
+    models = {name: Ending(side(shapes, device).model.eval(), ends) for name, side in SIDES.items()}
+    searches = {
+        f"beam {BEAMS}": partial(beam_search, regions=regions, beams=BEAMS, max_words=max_words),
+        "greedy": partial(greedy, regions=regions, max_words=max_words),
     }
     rows = []
-    for name, (our_run, plain_run) in runs.items():
+    for name, search in searches.items():
         what = f"{name}, {shapes.lengths}{', bf16 autocast' * bf16}"
-        with constant_weights(mine), torch.autocast(device, torch.bfloat16, enabled=bf16):
-            taken = seconds({"ours": our_run, "plain": plain_run}, repeats, what)
+        runs = {side: partial(search, model) for side, model in models.items()}
+        with constant_weights(models["ours"]), torch.autocast(device, torch.bfloat16, enabled=bf16):
+            taken = seconds(runs, repeats, what)
         rate = {side: shapes.images / spent for side, spent in taken.items()}
         rows.append((what, f"{rate['ours']:.1f}", f"{rate['plain']:.1f}", f"{rate['ours'] / rate['plain']:.1f}x"))
     return rows

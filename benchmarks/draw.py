@@ -1,5 +1,4 @@
-"""Training DRAW: ours, and a plain reference that rebuilds its constants at every time step. Training DRAW's
-classifier: ours, and the share of the filterbank."""
+"""Training DRAW, as runs have it and by plain torch. Training DRAW's classifier, and the share of the filterbank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.measure import accelerated, seconds, table
-from benchmarks.plain_draw import PlainDRAW
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
 from vision_attn.engine.optimizers import fused
+from vision_attn.fast import accelerate
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
 SIDE, NUM_STEPS, LATENT = 28, 10, 100
@@ -49,24 +48,22 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
-    plain = PlainDRAW(SIDE, NUM_STEPS, latent=LATENT, read=read, write=write)
     parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours = accelerated(DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts))
-    copy(ours, plain)
+    ours, plain = (DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts) for _ in range(2))
+    plain.load_state_dict(ours.state_dict())
+    accelerate(ours)
 
-    def bound(noise: Tensor | None = None) -> Tensor:
-        drawing = ours(images, noise)
+    def bound(model: DRAW, noise: Tensor | None = None) -> Tensor:
+        drawing = model(images, noise)
         return (drawing.kl.sum(dim=1) - drawing.log_prob).mean()
 
     with torch.no_grad():
-        error = (bound(noise) - plain(images.flatten(1), noise.squeeze(2))).abs().item()
-    alone = products(step(adam(ours), bound, times))
+        error = (bound(ours, noise) - bound(plain, noise)).abs().item()
+    alone = products(step(adam(ours), partial(bound, ours), times))
     if compile:
         ours.compile()
-    steps = {
-        "ours": step(fused(adam(ours)), bound, times),
-        "plain": step(adam(plain), partial(plain, images.flatten(1)), times),
-    }
+    models = {"ours": ours, "plain": plain}
+    steps = {name: step(fused(adam(model)), partial(bound, model), times) for name, model in models.items()}
     taken = seconds({**steps, "products": alone}, repeats, f"reads {read}x{read}, writes {write}x{write}")
     ms = (f"{1000 * taken[name] / times:.1f}" for name in steps)
     ratios = (f"{taken['plain'] / taken[name]:.2f}x" for name in ("ours", "products"))
@@ -112,22 +109,3 @@ def step(optimizer: torch.optim.Optimizer, bound: Callable[[], Tensor], times: i
             optimizer.step()
 
     return run
-
-
-@torch.no_grad()
-def copy(ours: DRAW, plain: PlainDRAW) -> None:
-    """Copy our weights to `plain`, whose LSTMs order their gates input, forget, candidate, output."""
-    for gates, cell in ((ours.encoder_gates, plain.encoder), (ours.decoder_gates, plain.decoder)):
-        weights = torch.cat([gates.weight, gates.bias[:, None]], dim=1)
-        input_gate, forget_gate, output_gate, candidate = weights.chunk(4)
-        rows = torch.cat([input_gate, forget_gate, candidate, output_gate])
-        cell.weight_ih.copy_(rows[:, : cell.input_size])
-        cell.weight_hh.copy_(rows[:, cell.input_size : -1])
-        cell.bias_ih.copy_(rows[:, -1])
-        cell.bias_hh.zero_()
-    for layer, start in ((plain.mean, 0), (plain.log_sigma, LATENT)):
-        layer.weight.copy_(ours.latent.weight[start : start + LATENT])
-        layer.bias.copy_(ours.latent.bias[start : start + LATENT])
-    plain.read_parameters.load_state_dict(ours.read.filterbank.numbers.state_dict())
-    plain.write_parameters.load_state_dict(ours.write.filterbank.numbers.state_dict())
-    plain.patch.load_state_dict(ours.write.patch.state_dict())

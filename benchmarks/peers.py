@@ -3,10 +3,10 @@
 All sides have the same sizes, images and words, and run in one process in which freed memory is kept, as our engine
 does (`system/memory.py`); Adam runs in one kernel on our side, as in our engine. The sides are:
 
-- "attention into the input": `benchmarks/plain_repeated.py`, which says what it lacks.
-- "tutorial": `benchmarks/plain.py`, which is the most used tutorial's design: captions sorted by length, a batch that
-  shrinks, the projection of regions and the vocabulary layer inside the loop over words, a gate per channel, a packed
-  loss with the doubly stochastic term. It lacks the deep output (eq. 7) and the MLPs of the initial state.
+- "attention into the input": `benchmarks/input_attention.py`, which says what it lacks.
+- "tutorial": `benchmarks/tutorial.py`, which is the most used tutorial's design: captions sorted by length, a batch
+  that shrinks, the projection of regions and the vocabulary layer inside the loop over words, a gate per channel, a
+  packed loss with the doubly stochastic term. It lacks the deep output (eq. 7) and the MLPs of the initial state.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.decoding import BEAMS, Ending, random_ends
+from benchmarks.input_attention import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.measure import PRECISIONS, MiB, peak_memory, precisions, seconds, table
-from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.shapes import Batch, Shapes, random_batch
-from benchmarks.show_attend_tell import Side, Step, ours, plain, training_step
+from benchmarks.show_attend_tell import Side, Step, ours, training_step
+from benchmarks.tutorial import TutorialCaptioner, tutorial_batch, tutorial_loss
 from vision_attn.decode import beam_search, greedy
 from vision_attn.fast.linear import FastLinear, constant_weights
 
@@ -35,10 +36,17 @@ def attention_into_the_input(shapes: Shapes, device: str = "cpu") -> Side:
     return Side(model, lambda: input_attention_loss(model, batch))
 
 
+def tutorial(shapes: Shapes, device: str = "cpu") -> Side:
+    torch.manual_seed(0)
+    batch = tutorial_batch(Batch(*random_batch(shapes).to(device)))
+    model = TutorialCaptioner(shapes).to(device)
+    return Side(model, lambda: tutorial_loss(model, *batch))
+
+
 SIDES: dict[str, Callable[[Shapes], Side]] = {
     "ours": ours,
     "attention into the input": attention_into_the_input,
-    "tutorial": plain,
+    "tutorial": tutorial,
 }
 
 

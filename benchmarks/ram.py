@@ -1,15 +1,13 @@
-"""Training RAM: images per second of a training step (forward, backward, Adam), ours and the plain reference."""
+"""Training RAM: images per second of a training step (forward, backward, Adam), as runs have it and by plain torch."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from benchmarks.glimpse import GLIMPSES, SETTINGS, Setting
 from benchmarks.measure import seconds, several, table
-from benchmarks.plain_ram import PlainRAM, plain_ram_loss
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
@@ -31,8 +29,8 @@ class Images(Source):
         self.image_shape = (1, canvas, canvas)
 
 
-def ours(setting: Setting, *, compile: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
-    """Our task, with the same networks as the plain reference."""
+def ours(setting: Setting, *, compile: bool = False, fast: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
+    """Our task, without the refinements of the configs. `fast`: as `run.fast`."""
     task = Classification(
         Images(setting.canvas),
         model=partial(
@@ -43,28 +41,15 @@ def ours(setting: Setting, *, compile: bool = False) -> Callable[[Tensor, Tensor
         ),
         reinforce=partial(Reinforce, baseline=partial(Learned, hidden_size=None)),
     )
-    accelerate(task)
+    if fast:
+        accelerate(task)
     if compile:
         task.compile()
-    return trained(task, lambda images, labels: task(images, labels)["loss"], fused)
-
-
-def plain(setting: Setting) -> Callable[[Tensor, Tensor], Tensor]:
-    model = PlainRAM(setting.size, setting.num_scales, glimpses=GLIMPSES)
-    return trained(model, partial(plain_ram_loss, model))
-
-
-def trained(
-    model: torch.nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    finish: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """One optimiser step as a function of images and labels. `finish` wraps the optimiser, as our engine does."""
-    optimizer = finish(torch.optim.Adam(model.parameters()))
+    optimizer = fused(torch.optim.Adam(task.parameters()))
 
     def step(images: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()
-        value = loss(images, labels)
+        value = task(images, labels)["loss"]
         value.backward()
         optimizer.step()
         return value.detach()
@@ -79,7 +64,7 @@ def ram(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
     for setting in shapes.some(SETTINGS):
         torch.manual_seed(0)
         images, labels = torch.rand(batch, 1, setting.canvas, setting.canvas), torch.randint(10, (batch,))
-        steps = {"ours": ours(setting, compile=compile), "plain": plain(setting)}
+        steps = {"ours": ours(setting, compile=compile), "plain": ours(setting, fast=False)}
         runs: dict[str, Callable[[], object]] = {name: partial(step, images, labels) for name, step in steps.items()}
         runs["products"] = products(partial(ours(setting), images, labels))
         taken = seconds({name: several(run, times) for name, run in runs.items()}, repeats, str(setting))

@@ -1,7 +1,7 @@
 """Self-critical training: captions sampled and scored per second.
 
-The plain reference samples the captions of one image at a time, the samples of an image together, and scores them
-through `pycocoevalcap`, with document frequencies from a table, as popular code does.
+The plain reference samples by the same model in plain torch, and scores the captions through `pycocoevalcap`, with
+document frequencies from a table, as popular code does.
 
 Untrained captioners do not end their captions. So the ends are forced on both sides, at COCO's lengths, as in
 `benchmarks.decoding`.
@@ -16,9 +16,8 @@ from torch import Tensor
 
 from benchmarks.decoding import Ending, random_ends
 from benchmarks.measure import seconds, table
-from benchmarks.plain import PlainCaptioner
-from benchmarks.shapes import END, START, Shapes, random_batch
-from benchmarks.show_attend_tell import ours
+from benchmarks.shapes import END, Shapes, random_batch
+from benchmarks.show_attend_tell import ours, plain
 from vision_attn.decode import sample
 from vision_attn.metrics.cider import CiderD, padded
 
@@ -56,30 +55,11 @@ def plain_scores(words: Tensor, references: list[list[str]], frequencies: dict, 
     return scorer.compute_cider()
 
 
-@torch.no_grad()
-def plain_sample(model: PlainCaptioner, regions: Tensor, rows: int, ends: Tensor) -> Tensor:
-    """Sample `rows` captions of one image, (L, D) regions. `ends`: see `benchmarks.decoding`."""
-    regions = regions.expand(rows, *regions.shape)
-    hidden, cell = model.first_state(regions)
-    word = torch.full((rows,), START)
-    words, ended = [], torch.zeros(rows, dtype=torch.bool)
-    for end in ends:
-        hidden, cell, _ = model.step(model.embedding(word), regions, hidden, cell)
-        scores = model.vocabulary(hidden)
-        scores[:, END] = end
-        word = scores.softmax(dim=1).multinomial(1).squeeze(1).masked_fill(ended, 0)
-        words.append(word)
-        ended |= word == END
-        if ended.all():
-            break
-    return torch.nn.functional.pad(torch.stack(words, dim=1), (0, len(ends) - len(words)))
-
-
 def self_critical(shapes: Shapes, repeats: int) -> str:
     """The table of sampling and scoring."""
     shapes = shapes._replace(lengths="COCO's lengths")
     regions, ends = random_batch(shapes).regions, random_ends(shapes)
-    model, plain = Ending(ours(shapes).model.eval(), ends), PlainCaptioner(shapes).eval()
+    model, plain_model = (Ending(side(shapes).model.eval(), ends) for side in (ours, plain))
     max_words = ends.shape[1]
     coded = references(shapes, 50 if shapes.quick else 2000)
     cider = CiderD()
@@ -92,9 +72,7 @@ def self_critical(shapes: Shapes, repeats: int) -> str:
         return sample(model, regions, rows=shapes.rows, max_words=max_words).words
 
     def their_words() -> Tensor:
-        return torch.stack(
-            [plain_sample(plain, image, shapes.rows, end) for image, end in zip(regions, ends, strict=True)]
-        )
+        return sample(plain_model, regions, rows=shapes.rows, max_words=max_words).words
 
     num_images = int(cider.num_images)
     words = our_words()

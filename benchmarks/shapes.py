@@ -1,4 +1,4 @@
-"""The inputs of benchmarks: the same sizes, images and captions for our code and the plain reference, from a seed."""
+"""The inputs of benchmarks: the same sizes, images and captions on all sides, from a seed."""
 
 import random
 from collections.abc import Sequence

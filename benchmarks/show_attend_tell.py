@@ -1,4 +1,5 @@
-"""Training Show, Attend and Tell: captions per second and peak memory of a training step (forward, backward, Adam)."""
+"""Training Show, Attend and Tell: captions per second and peak memory of a training step (forward, backward, Adam), as
+runs have it and by plain torch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +9,7 @@ import torch
 from torch import nn
 
 from benchmarks.measure import MiB, accelerated, peak_memory, precisions, seconds, table
-from benchmarks.plain import PlainCaptioner, plain_batch, plain_loss
-from benchmarks.shapes import Batch, Shapes, random_batch
+from benchmarks.shapes import Shapes, random_batch
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.attention.scores import Additive
@@ -27,13 +27,15 @@ class Side(NamedTuple):
     loss: Callable[[], torch.Tensor]
 
 
-def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft) -> Side:
-    """Our captioner with the loss of its task: negative log-likelihood, doubly stochastic penalty and REINFORCE."""
+def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft, *, fast: bool = True) -> Side:
+    """Our captioner with the loss of its task: negative log-likelihood, doubly stochastic penalty and REINFORCE.
+    `fast`: as `run.fast`."""
     torch.manual_seed(0)
     regions, words = random_batch(shapes).to(device)
     score = partial(Additive, attention_size=shapes.attention)
     sizes = {"hidden_size": shapes.hidden, "word_size": shapes.word, "score": score, "attention": attention}
-    model = accelerated(ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device))
+    model = ShowAttendTell(shapes.vocabulary, shapes.region_size, **sizes).to(device)
+    model = accelerated(model) if fast else model
     reinforce = Reinforce(shapes.hidden, baseline=MovingAverage).to(device)
     return Side(model, captioning_loss(model, reinforce, regions, words))
 
@@ -59,19 +61,12 @@ def hard(shapes: Shapes, device: str = "cpu") -> Side:
     return ours(shapes, device, Hard)
 
 
-def plain(shapes: Shapes, device: str = "cpu", activation: nn.Module | None = None) -> Side:
-    torch.manual_seed(0)
-    batch = plain_batch(Batch(*random_batch(shapes).to(device)))
-    model = PlainCaptioner(shapes, activation).to(device)
-    return Side(model, lambda: plain_loss(model, *batch))
+def plain(shapes: Shapes, device: str = "cpu") -> Side:
+    """The same model by plain torch, as the paper has it and `run.fast=false` runs it."""
+    return ours(shapes, device, fast=False)
 
 
-def plain_tanh(shapes: Shapes, device: str = "cpu") -> Side:
-    """The plain reference with the paper's tanh in its attention instead of ReLU."""
-    return plain(shapes, device, nn.Tanh())
-
-
-SIDES = {"ours": ours, "hard": hard, "plain": plain, "plain_tanh": plain_tanh}
+SIDES = {"ours": ours, "hard": hard, "plain": plain}
 
 
 def training_step(side: Side, bf16: bool = False, **adam: bool) -> Step:
@@ -101,7 +96,6 @@ def training(shapes: Shapes, repeats: int) -> str:
     coco = shapes._replace(lengths="COCO's lengths")
     rows = [
         _speed("captions/s", shapes, "plain", False, repeats),
-        _speed("captions/s, plain with tanh", shapes, "plain_tanh", False, repeats),
         _speed("captions/s, COCO's lengths", coco, "plain", False, repeats),
         _memory("peak memory, MiB", shapes, "plain", False),
     ]

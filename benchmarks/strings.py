@@ -1,55 +1,24 @@
-"""Lines of characters: a training step of RNNsearch against a plain one, and decoding many lines at once against one at
-a time. Both sides have the same layers, and begin with the columns of a line as a convolutional encoder returns them.
+"""Lines of characters: a training step of RNNsearch, fast and by plain torch, and decoding many lines at once against
+one at a time. Both begin with the columns of a line as a convolutional encoder returns them.
 """
 
 from functools import partial
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from benchmarks.measure import accelerated, seconds, table
+from benchmarks.measure import seconds, table
 from benchmarks.shapes import END, Shapes
 from vision_attn.attention.scores import Additive
 from vision_attn.decode import greedy
 from vision_attn.decode.ctc import prefix_beam_search
+from vision_attn.fast import accelerate
 from vision_attn.models.ctc import CTC
 from vision_attn.models.encoder_decoder import RNNsearch
 
 CHARACTERS = 12
 COLUMNS = 62
 """Columns of a strip of 12 digits, one for every 4 pixels."""
-
-
-class Plain(nn.Module):
-    """RNNsearch as it is usually written: a loop over an LSTM cell, in which the annotations are projected for every
-    character, and the output layer runs once per character."""
-
-    def __init__(self, num_words: int, column: int, encoder: int, hidden: int, word: int, attention: int):
-        super().__init__()
-        self.encoder = nn.LSTM(column, encoder, batch_first=True, bidirectional=True)
-        self.initial = nn.Linear(encoder, 2 * hidden)
-        self.embedding = nn.Embedding(num_words, word)
-        self.key = nn.Linear(2 * encoder, attention)
-        self.query = nn.Linear(hidden, attention)
-        self.score = nn.Linear(attention, 1, bias=False)
-        self.cell = nn.LSTMCell(word + 2 * encoder, hidden)
-        self.deep = nn.Linear(word + hidden + 2 * encoder, word)
-        self.output = nn.Linear(word, num_words)
-
-    def forward(self, columns: Tensor, words: Tensor) -> Tensor:
-        annotations, (last, _) = self.encoder(columns)
-        hidden, cell = self.initial(last[-1]).tanh().chunk(2, dim=-1)
-        before, loss = torch.zeros_like(words[:, 0]), 0.0
-        for word in words.unbind(1):
-            energies = self.score(torch.tanh(self.key(annotations) + self.query(hidden)[:, None])).squeeze(-1)
-            context = (energies.softmax(dim=-1)[..., None] * annotations).sum(dim=1)
-            embedded = self.embedding(before)
-            hidden, cell = self.cell(torch.cat([embedded, context], dim=-1), (hidden, cell))
-            logits = self.output(self.deep(torch.cat([embedded, hidden, context], dim=-1)).tanh())
-            loss = loss + F.cross_entropy(logits, word)
-            before = word
-        return loss
 
 
 def strings(shapes: Shapes, repeats: int) -> str:
@@ -59,22 +28,21 @@ def strings(shapes: Shapes, repeats: int) -> str:
     columns = torch.randn(lines, COLUMNS, size // 2).relu()
     words = torch.randint(3, 13, (lines, CHARACTERS + 1))
     words[:, -1] = END
-    ours = RNNsearch(
-        13, size // 2, encoder_size=size, hidden_size=2 * size, word_size=size // 2,
-        score=partial(Additive, attention_size=2 * size),
+    ours, plain = (
+        RNNsearch(
+            13, size // 2, encoder_size=size, hidden_size=2 * size, word_size=size // 2,
+            score=partial(Additive, attention_size=2 * size),
+        )
+        for _ in range(2)
     )  # fmt: skip
-    ours = accelerated(ours)
-    plain = Plain(13, size // 2, size, 2 * size, size // 2, 2 * size)
+    accelerate(ours)
 
-    def train_ours() -> None:
-        ours.zero_grad()
-        (-ours(columns, words[:, None]).log_prob.sum() / lines).backward()
+    def train(model: RNNsearch) -> None:
+        model.zero_grad()
+        (-model(columns, words[:, None]).log_prob.sum() / lines).backward()
 
-    def train_plain() -> None:
-        plain.zero_grad()
-        plain(columns, words).backward()
-
-    taken = seconds({"ours": train_ours, "plain": train_plain}, repeats, "strings, training")
+    runs = {"ours": partial(train, ours), "plain": partial(train, plain)}
+    taken = seconds(runs, repeats, "strings, training")
     rows = [(f"RNNsearch, {CHARACTERS} characters", *_rates(lines, taken["ours"], taken["plain"]))]
     trained = table("Training, lines/s", ("", "ours", "plain", "ratio"), rows)
     return trained + "\n" + _decoding(shapes, repeats, size, ours)

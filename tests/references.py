@@ -1,6 +1,7 @@
-"""Slow, obvious versions of what the package does fast: the paper's equations, one number at a time.
+"""The papers read once more, apart from the package's own files: their equations, one number at a time.
 
-Loops run over images, rows, words and regions; nothing is batched, padded, shared or fused. Everything stays in the
+Loops run over images, rows, words and regions; nothing is batched, padded, shared or fused, and no layer or cell of the
+package is called. Everything stays in the
 dtype of its inputs: give float64 for the sharpest comparison. Equations are those of Xu et al., ICML 2015.
 """
 

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import captions as many_captions
 from benchmarks import faithfulness, graphs, measure, scale
 from benchmarks.__main__ import TABLES, main
+from benchmarks.input_attention import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.peers import operations
-from benchmarks.plain_repeated import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.shapes import LENGTHS, QUICK, Shapes, random_batch
 from benchmarks.show_attend_tell import ours
 from tests import references
@@ -81,7 +81,7 @@ def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:
 
 
 def peer() -> InputAttention:
-    """The second plain reference, with weights that prefer some words clearly, so that captions have many lengths."""
+    """`InputAttention` with weights that prefer some words clearly, so that captions have many lengths."""
     torch.manual_seed(1)
     model = InputAttention(SIZES).eval()
     with torch.no_grad():

@@ -219,7 +219,7 @@ def test_a_run_keeps_the_precision_that_auto_stands_for(config_file: Path) -> No
     fit(**build(old))
     more = ["--run.folder=old", "--schedule=null", "--run.epochs=3"]
     new = read(config_file, more)
-    assert (new.run.precision, new.run.compile, new.run.capture) == ("auto", "auto", "auto")
+    assert (new.run.precision, new.run.capture) == ("auto", "auto")
     claim(new)
     fit(**build(new))
     assert json.loads(Path("old/last/position.json").read_text())["epoch"] == 3

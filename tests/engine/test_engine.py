@@ -34,7 +34,7 @@ from vision_attn.commands.train import trial_folder
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights, save_weights
 from vision_attn.engine.average import Average
-from vision_attn.engine.device_settings import FIRST, LONG, compiled_from, compiler_works, precision_for
+from vision_attn.engine.device_settings import precision_for
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
@@ -618,24 +618,3 @@ def test_precision_is_chosen_once(tmp_path, monkeypatch):
 def test_precision_of_a_device(monkeypatch, device, capability, precision):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert precision_for(torch.device(device)) == precision
-
-
-def test_long_captured_runs_on_cuda_are_compiled_where_a_compiler_works(monkeypatch):
-    run, cuda, works = Run(folder="x"), torch.device("cuda"), True
-    monkeypatch.setattr("vision_attn.engine.device_settings.compiler_works", lambda device: works)
-    assert compiled_from(run, cuda, LONG, captured=True) == FIRST
-    assert compiled_from(run, cuda, LONG - 1, captured=True) is None
-    assert compiled_from(run, cuda, LONG, captured=False) is None
-    assert compiled_from(run, torch.device("cpu"), LONG, captured=True) is None
-    assert compiled_from(Run(folder="x", compile=True), torch.device("cpu"), 1, captured=False) == 0
-    assert compiled_from(Run(folder="x", compile=False), cuda, LONG, captured=True) is None
-    works = False
-    assert compiled_from(run, cuda, LONG, captured=True) is None
-
-
-def test_a_compiler_that_does_not_work_is_found_out(monkeypatch):
-    def broken(function):
-        raise RuntimeError("no triton")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    assert not compiler_works(torch.device("cpu"))

@@ -48,9 +48,22 @@ def run(layers: nn.ModuleDict, inputs: Tensor, *, deferred: bool) -> list[Tensor
     return outputs
 
 
+@pytest.fixture
+def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers collect what their time steps need, as they do on a GPU."""
+    monkeypatch.setattr(time_loops, "Loop", lambda on_gpu: Loop(True))
+
+
+@pytest.fixture(params=[False, True], ids=["as on a CPU", "as on a GPU"])
+def each_way(request: pytest.FixtureRequest) -> None:
+    """Gradients of weights in each time step, as on a CPU, and collected for all time steps, as on a GPU."""
+    if request.param:
+        request.getfixturevalue("collecting")
+
+
 @pytest.mark.parametrize("last", [Linear, Rectified])
 @pytest.mark.parametrize("steps", [range(T), range(3), [2], [1, 4]], ids=["all", "the first", "one", "two"])
-def test_gradients_are_those_of_autograd(last, steps):
+def test_gradients_are_those_of_autograd(last, steps, each_way):
     """Also of a loss that sees only some time steps."""
     results = []
     for deferred in (False, True):
@@ -61,7 +74,7 @@ def test_gradients_are_those_of_autograd(last, steps):
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_backward_passes_over_different_time_steps_do_not_mix():
+def test_backward_passes_over_different_time_steps_do_not_mix(each_way):
     layers, numbers = network(Rectified), inputs()
     outputs, expected = run(layers, numbers, deferred=True), run(layers, numbers, deferred=False)
     parameters = tuple(layers.parameters())
@@ -76,7 +89,7 @@ def test_backward_passes_over_different_time_steps_do_not_mix():
     torch.testing.assert_close(again, torch.autograd.grad(expected[0].sum(), parameters))
 
 
-def test_frozen_weights_pass_gradients_on():
+def test_frozen_weights_pass_gradients_on(each_way):
     layers, numbers = network(Linear), inputs()
     layers["state"].requires_grad_(False)
     wanted = (*layers["out"].parameters(), numbers)
@@ -120,23 +133,6 @@ def test_weights_that_were_changed_before_the_backward_pass_are_noticed():
         layers["state"].weight.mul_(2)
     with pytest.raises(RuntimeError, match="changed between"):
         output.sum().backward()
-
-
-@pytest.fixture
-def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers collect what their time steps need, as they do on a GPU."""
-    monkeypatch.setattr(time_loops, "Loop", lambda on_gpu: Loop(True))
-
-
-@pytest.mark.parametrize("last", [Linear, Rectified])
-@pytest.mark.parametrize("steps", [range(T), range(3), [2], [1, 4]], ids=["all", "the first", "one", "two"])
-def test_collected_gradients_are_those_of_autograd(last, steps, collecting):
-    test_gradients_are_those_of_autograd(last, steps)
-
-
-def test_collected_gradients_of_several_backward_passes_do_not_mix(collecting):
-    test_backward_passes_over_different_time_steps_do_not_mix()
-    test_frozen_weights_pass_gradients_on()
 
 
 def test_collected_gradients_under_autocast_are_near_those_in_float32(collecting):

@@ -4,13 +4,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests import references
 from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
-from vision_attn.fast import accelerate, ragged
+from vision_attn.fast import accelerate, ragged, restore
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -70,25 +71,32 @@ def test_step_and_forward_agree(num_gates):
         torch.testing.assert_close(caption.alpha[:, :, t][said], look.alpha[said])
 
 
-def test_words_that_repeat_reach_the_fast_lstm_as_one():
-    """The same loss and the same gradient as if each were computed; words that do not repeat are."""
-    model = build()
+REPEATING = torch.tensor([[[3, 4, 5, 1]]]).expand(2, 4, 4)
+"""32 words, four of them different."""
+DIFFERENT = torch.tensor([[[3, 4, 5, 1], [6, 7, 8, 1], [9, 10, 4, 1], [8, 6, 3, 1]]] * 2)
+
+
+@pytest.mark.parametrize("words", [REPEATING, DIFFERENT], ids=["repeating", "different"])
+def test_words_that_repeat_have_the_gradients_of_plain_torch(words):
+    """Of fast versions, which compute what the LSTM gets of a word once for all of its places."""
+    regions, found = torch.randn(2, L, D).double(), []
+    for exchange in (accelerate, restore):
+        model = build()
+        exchange(model)
+        log_prob = model(regions, words).log_prob
+        gradients = torch.autograd.grad(log_prob.sum(), [*model.parameters()], allow_unused=True)
+        found.append([log_prob, *gradients])
+    torch.testing.assert_close(*found)
+
+
+def test_words_that_repeat_take_fewer_operations():
+    model, regions, operations = build(), torch.randn(2, L, D).double(), []
     accelerate(model)
-    regions, words = draw([[30, 20], [25, 25]])
-    rows, gradients = [], []
-    model.word_to_lstm.register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
-    for plain in (False, True):
-        if plain:
-            model.from_words = lambda _, embedded: model.word_to_lstm(embedded)
-        model.zero_grad()
-        model(regions, words).log_prob.sum().backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    assert rows == [len(words[words != 1].unique()), int((words != 0).sum())]  # the 0 before each caption, but no END
-    torch.testing.assert_close(*gradients)
-    del model.from_words
-    for number, computed in ((2, 4), (1, 8)):  # of 16 words, or of 8, four are different
-        model(regions, torch.tensor([[[3, 4, 5, 1]]]).expand(2, number, 4))
-        assert rows[-1] == computed
+    for words in (REPEATING, DIFFERENT):
+        with FlopCounterMode(display=False) as counter:
+            model(regions, words).log_prob.sum().backward()
+        operations.append(counter.get_total_flops())
+    assert operations[0] < operations[1]
 
 
 @pytest.mark.parametrize("attention", [Soft, Hard])

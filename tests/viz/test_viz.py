@@ -6,6 +6,7 @@ import math
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -203,20 +204,30 @@ def test_sheet_lights_the_hot_region_of_each_word_and_leaves_the_rest_dark():
             assert value > 120 if (y, x) == (row, column) else value == dark
 
 
-@pytest.mark.parametrize("words", [0, 1, 4, 5, 25])
+@pytest.mark.parametrize("number", [1, 2, 5, 6, 26])
+@pytest.mark.parametrize("size", [(224, 224), (224, 112)])
+def test_a_sheet_shows_every_picture_whole_and_in_reading_order(number, size):
+    colours = [(40 + 8 * place, 90, 240 - 8 * place) for place in range(number)]
+    pictures = [drawing.Panel(Image.new("RGB", size, colour), "dog") for colour in colours]
+    page = np.asarray(drawing.sheet(pictures, caption="dog", title="a.jpg"))
+    places = []
+    for colour in colours:
+        rows, columns = np.nonzero((page == colour).all(axis=2))
+        places.append((rows.min(), columns.min()))
+        assert (columns.max() - columns.min() + 1, rows.max() - rows.min() + 1) == size
+        assert len(rows) == size[0] * size[1]  # nothing lies on it
+    assert places == sorted(places)
+    down, across = (len(set(starts)) for starts in zip(*places, strict=True))
+    assert across <= 10 and 0 <= down * across - number < across  # no empty row
+    assert number < 2 or page.shape[1] > page.shape[0]
+
+
+@pytest.mark.parametrize("words", [0, 1, 25])
 @pytest.mark.parametrize("rows, columns", [(14, 14), (10, 20)])
-def test_sheet_geometry(rows, columns, words):
-    spoken = ["dog"] * words
-    page = attention_sheet(grey(), spoken, even(words, rows, columns), caption="dog", title="a.jpg")
-    across = (page.width - 2 * MARGIN + GAP) / (PANEL + GAP)
-    down = (page.height - 2 * MARGIN - 84 + GAP) / (TITLE + PANEL + GAP)
-    assert across == int(across) and down == int(down)
-    assert across * down >= words + 1 > across * (down - 1)
-    assert across <= 10
-    paper = page.getpixel((0, 0))
-    seen = panels(page, int(across), head=84)
-    assert all(panel.getpixel((0, 0)) != paper for panel in seen[: words + 1])
-    assert all(panel.getextrema() == tuple((level, level) for level in paper) for panel in seen[words + 1 :])
+def test_a_sheet_has_a_picture_for_each_word_and_one_without_light(rows, columns, words):
+    page = attention_sheet(grey(), ["dog"] * words, even(words, rows, columns), caption="dog", title="a.jpg")
+    pictures = [drawing.Panel(fitted(grey()), "dog")] * (words + 1)
+    assert page.size == drawing.sheet(pictures, caption="dog", title="a.jpg").size
 
 
 def test_title_words_and_probabilities_are_drawn():

@@ -40,9 +40,14 @@ class Parser(argparse.ArgumentParser):
     """Escapes arguments in error messages: a shell wildcard may expand to any file name."""
 
     @property
+    def actions(self) -> Sequence[argparse.Action]:
+        """The arguments that were added, of which argparse has no public list."""
+        return self._actions
+
+    @property
     def options(self) -> Collection[str]:
         """The options that were added, such as --debug."""
-        return self._option_string_actions
+        return {option: action for action in self.actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     parser, verbs = parser_of(*all_verbs())
     for verb in verbs.values():
-        for action in verb._actions:  # argparse has no public list of them
+        for action in verb.actions:
             if action.metavar in FILES:
                 action.complete = shtab.FILE
     print(shtab.complete(parser, shell=arguments.shell))

@@ -28,9 +28,9 @@ class Run:
     fast: bool = True
     """Exchange parts of the model for fast versions, which compute the same to rounding (`fast.accelerate`). False:
     every line of the models runs as it is written, for a debugger, or to rule out a fast version as the cause."""
-    compile: bool | Literal["auto"] = "auto"
-    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`: in captured runs of
-    at least 50,000 steps on CUDA, after 1,000 of them, if a compiler works and a trial finds compiled steps faster."""
+    compile: bool | Literal["auto"] = False
+    """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`, of older configs,
+    means false."""
     capture: bool | Literal["auto"] = "auto"
     """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if all parts of the task permit it, as
     those of the package do. Not with fp16, and not with several processes."""
@@ -70,6 +70,8 @@ class Run:
     def __post_init__(self) -> None:
         if not self.folder:
             raise UserError("run.folder is empty: name a folder")
+        if self.compile == "auto":
+            self.compile = False
         for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
             for name in names.split():
                 if getattr(self, name) < least:

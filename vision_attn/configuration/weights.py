@@ -179,6 +179,6 @@ def _check_memory(path: Path) -> None:
         raise UserError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
 
 
-def _place(tensor: Tensor) -> tuple[int, int]:
+def _place(tensor: Tensor) -> tuple[torch.UntypedStorage, int]:
     """Return a key equal for tensors that share memory. `data_ptr` is 0 for every tensor on the meta device."""
-    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return tensor.untyped_storage(), tensor.storage_offset()

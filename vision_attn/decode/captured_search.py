@@ -168,9 +168,9 @@ def _empty(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def _copy(buffers: list[Tensor], parts: list[Tensor]) -> None:
     """Copy `parts` to `buffers`, those of one dtype by one kernel. A part may be a buffer, also another one."""
     pairs = [(buffer, part) for buffer, part in zip(buffers, parts, strict=True) if buffer is not part]
-    own = {buffer.untyped_storage()._cdata for buffer in buffers}
+    own = {buffer.untyped_storage() for buffer in buffers}
     buffers = [buffer for buffer, _ in pairs]
-    parts = [part.clone() if part.untyped_storage()._cdata in own else part for _, part in pairs]
+    parts = [part.clone() if part.untyped_storage() in own else part for _, part in pairs]
     dtypes = [(buffer.dtype, part.dtype) for buffer, part in zip(buffers, parts, strict=True)]
     for one in dict.fromkeys(dtypes):
         chosen = [index for index, each in enumerate(dtypes) if each == one]

@@ -150,7 +150,13 @@ class Backbone(Encoder):
         cut = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
         return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
+    def unfold(self) -> None:
+        """Compute the normalisations by themselves from now on, for what reads the operations of `forward`: a compiler,
+        which folds them itself, and exports."""
+        self._folded = None
+
     def compile(self, **options) -> None:
+        self.unfold()
         super().compile(**options)
         if self.start is not None:
             self._later.compile(**options)
@@ -162,7 +168,7 @@ class Backbone(Encoder):
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution, hint=HINT)
         images = (images.float() / 255 - self.mean) / self.std
         images = images.contiguous(memory_format=torch.channels_last)
-        body = self.body if self._folded is None or torch.compiler.is_compiling() else self._folded
+        body = self.body if self._folded is None else self._folded
         return self.regions_of(call_in(self.precision, lambda images: body(images)["map"], images))
 
     def frozen_part(self) -> Encoder | None:

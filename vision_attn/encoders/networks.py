@@ -15,7 +15,6 @@ from urllib.error import URLError
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.encoders.tracing import own_thread_in, traced_by_torch
@@ -26,6 +25,7 @@ from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
 """Begins the name of a network of timm."""
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def cut(
@@ -143,7 +143,7 @@ def between(network: GraphModule, start: str, end: str) -> GraphModule:
 def has_tables(network: nn.Module) -> bool:
     """Return whether the network has buffers other than the statistics of batch normalisation: its constructor computes
     them, such as indices of relative positions."""
-    norms = sum(len(list(layer.buffers(recurse=False))) for layer in network.modules() if isinstance(layer, _BatchNorm))
+    norms = sum(len(list(layer.buffers(recurse=False))) for layer in network.modules() if isinstance(layer, NORMS))
     return len(list(network.buffers())) > norms
 
 

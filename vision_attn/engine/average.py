@@ -35,12 +35,12 @@ class Average:
         """Within this context, the task holds the averaged weights."""
         with torch.no_grad():
             kept = [parameter.clone() for parameter in self.live]
-            torch._foreach_copy_(self.live, self.averaged)
+            _copy(self.live, self.averaged)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(self.live, kept)
+                _copy(self.live, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state under the names of torch's `AveragedModel`."""
@@ -51,3 +51,8 @@ class Average:
         """Raises KeyError or RuntimeError if `state` is that of other weights."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])
+
+
+def _copy(tensors: list[Tensor], values: list[Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)

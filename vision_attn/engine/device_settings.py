@@ -1,4 +1,4 @@
-"""Resolve the settings of a run for its device: precision, compiling, capturing."""
+"""Resolve the settings of a run for its device: precision and capturing."""
 
 import torch
 from torch.optim import Optimizer
@@ -10,12 +10,6 @@ from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import can_be_captured, changes_momentum
 from vision_attn.system.machine import multiplies_bf16
 from vision_attn.task import Task
-
-LONG = 50_000
-"""Optimiser steps from which compiling pays. Captured steps start at once; compiling takes one to two minutes, and
-makes a captured step 1 to 2.5 ms shorter (H200, `docs/gpu.md`), so that it has paid after about as many steps."""
-FIRST = 1000
-"""Steps before a run of that length is compiled: what is wrong with a run shows in the first ones."""
 
 
 def precision_for(device: torch.device) -> str:
@@ -33,28 +27,6 @@ def computed(precision: str, device: torch.device) -> str:
     bfloat16 many times more slowly."""
     slow = precision == "bf16" and device.type == "cpu" and not multiplies_bf16()
     return "fp32" if slow else precision
-
-
-def compiled_from(run: Run, device: torch.device, total: int, *, captured: bool) -> int | None:
-    """Return the step from which a run of `total` steps is compiled; None: never.
-
-    `auto` compiles long runs whose steps are captured, from about step `FIRST`, and goes on so if that is faster (see
-    `compiling.Trial`). Steps that are not captured are slower when they are compiled: they are limited by how fast
-    Python launches kernels, and guards are checked there too.
-    """
-    if run.compile != "auto":
-        return 0 if run.compile else None
-    pays = device.type == "cuda" and captured and total >= LONG
-    return FIRST if pays and compiler_works(device) else None
-
-
-def compiler_works(device: torch.device) -> bool:
-    """Compile a small function as a trial: it needs triton, a C compiler and a supported device."""
-    try:
-        torch.compile(torch.square)(torch.ones(2, device=device))
-    except Exception:  # Each of the parts has its own kinds of errors.
-        return False
-    return True
 
 
 def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedule: LRScheduler | None = None) -> str:
@@ -76,13 +48,12 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedul
     return ""
 
 
-def described(device: torch.device, asked: str, chosen: dict[str, str | bool], compiled_from: int | None = None) -> str:
+def described(device: torch.device, asked: str, chosen: dict[str, str | bool]) -> str:
     """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly". `asked`: the precision
-    of the run, which `computed` may have replaced; `compiled_from`: the step from which it is compiled."""
+    of the run, which `computed` may have replaced."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    later = f" from step {compiled_from:,}" if compiled_from else ""
     how = [word for setting, word in (("capture", "captured"), ("compile", "compiled")) if chosen[setting]]
-    line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}{later}"
+    line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
     if chosen["precision"] == asked:
         return line
     return f"{line}; not in {asked}, which is many times slower on this processor"

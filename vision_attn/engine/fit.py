@@ -86,7 +86,7 @@ def fit(
             check_rate(model, step.optimizer)
         position.chosen = {
             "precision": run.precision,
-            "compile": step.compiled_from is not None,
+            "compile": run.compile,
             "capture": step.captured,
         }
         log = Log(folder, world, run, position.logged)
@@ -95,9 +95,7 @@ def fit(
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
                 if world.is_main and not trained(position, run):
-                    for line in filter(
-                        None, (data.summary, described(world.device, asked, position.chosen, step.compiled_from))
-                    ):
+                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
                         say(line)
                     for line in data.remarks:
                         complain(line)

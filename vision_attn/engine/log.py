@@ -44,8 +44,9 @@ class Log:
     def add(self, scalars: dict[str, Tensor], items: int) -> None:
         """Add the scalars of one step over `items` items. Keeps none of these tensors: a step may overwrite them."""
         known = [name for name in scalars if name in self.sums]
-        if known:  # in one kernel
-            torch._foreach_add_([self.sums[name] for name in known], [scalars[name] for name in known])
+        if known:  # all in three kernels
+            before, more = (torch.stack([values[name] for name in known]) for values in (self.sums, scalars))
+            self.sums |= dict(zip(known, (before + more).unbind(), strict=True))
         self.sums |= {name: value.clone() for name, value in scalars.items() if name not in self.sums}
         self.counts = {name: self.counts.get(name, 0) + (name in scalars) for name in self.sums}
         self.items += items

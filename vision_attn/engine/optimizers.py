@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -87,7 +88,12 @@ def can_be_captured(optimizer: Optimizer) -> bool:
 
 def changes_momentum(schedule: LRScheduler | None) -> bool:
     """Return whether a schedule, or one of a sequence, also changes the momentum, as OneCycleLR does by default."""
-    return any(getattr(one, "cycle_momentum", False) for one in (schedule, *getattr(schedule, "_schedulers", ())))
+
+    def changes(state: dict[str, Any]) -> bool:
+        parts = [part for value in state.values() if isinstance(value, list) for part in value]  # of a sequence
+        return bool(state.get("cycle_momentum")) or any(changes(part) for part in parts if isinstance(part, dict))
+
+    return schedule is not None and changes(schedule.state_dict())
 
 
 def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:

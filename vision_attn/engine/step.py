@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import set_stance
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,8 +18,8 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
-from vision_attn.engine.compiling import Trial, clear_of_compiler_errors, quiet_compiler
-from vision_attn.engine.device_settings import compiled_from, uncaptured
+from vision_attn.engine.compiling import clear_of_compiler_errors, quiet_compiler
+from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import few, printable, say
@@ -66,17 +65,11 @@ class Step:
         """The first step whose loss, and the first whose gradient, was not finite; -1 if there is none."""
         self.captured = self._capture()
         """Whether steps are captured in graphs, as far as the task permits it."""
-        self.compiled_from = compiled_from(run, world.device, total, captured=self.captured)
-        """The step from which on steps are compiled; None: none is."""
-        self.compiled = False
-        """Whether steps are compiled. Compiled parts of the task are run as they are in other steps."""
-        self.trial = Trial(world.device) if self.compiled_from else None
-        self.before: Work | None = None
-        """The graphs of steps that are not compiled, while the trial runs."""
         self.rates = Rates(self.optimizer, world.device)
-        self.work: Work = self._work()
-        if self.compiled_from == 0:
-            self._compile()
+        self.work: Work = Captured(self.compute, world.device) if self.captured else self.compute
+        if run.compile:
+            quiet_compiler()
+            task.compile()
         self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
@@ -95,8 +88,6 @@ class Step:
         if self.captured:
             self.rates.fill()
         totals = self.work(self._noted(batches, number, step), number)
-        if self.trial is not None and step >= self.compiled_from:
-            self._try()
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
@@ -105,29 +96,6 @@ class Step:
     def prepared(self) -> bool:
         """Whether the latest step prepared others, by compiling or capturing, and so took longer than these will."""
         return isinstance(self.work, Captured) and self.work.prepared
-
-    def _compile(self) -> None:
-        """Compile the task from the next step on, and capture its graphs again."""
-        quiet_compiler()
-        self.task.compile()
-        self.compiled, self.work = True, self._work()
-
-    def _try(self) -> None:
-        """Find out whether compiling pays: see `Trial`."""
-        if isinstance(self.work, Captured) and self.work.refused:  # then it does not: see `compiled_from`
-            self.trial = None
-            return
-        then = self.trial.note(prepared=self.prepared)
-        if then == "compile":
-            self.before = self.work
-            self._compile()
-        elif then is not None:
-            if then == "leave":
-                self.compiled, self.work = False, self.before
-            self.trial = self.before = None
-
-    def _work(self) -> Work:
-        return Captured(self.compute, self.world.device) if self.captured else self.compute
 
     def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
@@ -167,8 +135,7 @@ class Step:
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
         quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
         with quiet:
-            stance = nullcontext() if self.compiled or self.compiled_from is None else set_stance("force_eager")
-            with self.autocast(), clear_of_compiler_errors(), stance:
+            with self.autocast(), clear_of_compiler_errors():
                 scalars = self.model(*batch)
             self.scaler.scale(scalars["loss"] / number).backward()
         return scalars

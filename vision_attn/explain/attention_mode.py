@@ -105,6 +105,7 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor:
         """F.scaled_dot_product_attention: its maps are computed again, for the rows asked for."""
         output = func(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        attn_mask = _plain(attn_mask, query.device)
         packed = _packed(query, key, self.running[-1][1])
 
         def heads(tensor: Tensor) -> Tensor:
@@ -113,8 +114,6 @@ class Recorder(TorchFunctionMode):
             return tensor.flatten(1, 2)[:, :, None] if packed else tensor
 
         if attn_mask is not None:
-            if hasattr(attn_mask, "_materialize"):  # torch.nn.attention.bias
-                attn_mask = attn_mask._materialize(query.device)
             attn_mask = heads(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
         rows = self.rows(1 if packed else query.shape[-2])
         with torch.no_grad():
@@ -226,16 +225,28 @@ class Recorder(TorchFunctionMode):
             output.register_hook(store)
 
 
+def _plain(mask: Tensor | None, device: torch.device) -> Tensor | None:
+    """The mask that a `torch.nn.attention.bias.CausalBias`, which holds no numbers, stands for; others as they are."""
+    if type(mask) in (Tensor, type(None), nn.Parameter):
+        return mask
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if not isinstance(mask, CausalBias):
+        return mask
+    shift = mask.seq_len_kv - mask.seq_len_q if mask.variant is CausalVariant.LOWER_RIGHT else 0
+    return torch.ones(mask.seq_len_q, mask.seq_len_kv, dtype=torch.bool, device=device).tril(shift)
+
+
 def _mark(tensor: Tensor, origin: Tensor) -> None:
     with suppress(AttributeError):  # of subclasses without a dictionary
-        tensor._softmax = None if tensor is origin else origin  # None: no reference of a tensor to itself
+        tensor.softmax_origin = None if tensor is origin else origin  # None: no reference of a tensor to itself
 
 
 def _origin(tensor: Any) -> Tensor | None:
     """The softmax that a tensor is, or comes from; None for others."""
-    if not isinstance(tensor, Tensor) or "_softmax" not in vars(tensor):
+    if not isinstance(tensor, Tensor) or "softmax_origin" not in vars(tensor):
         return None
-    return tensor if tensor._softmax is None else tensor._softmax
+    return tensor if tensor.softmax_origin is None else tensor.softmax_origin
 
 
 def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:

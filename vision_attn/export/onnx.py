@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Encoder, Nested
 from vision_attn.contracts.nested import tensors_of, with_tensors
 from vision_attn.data.vocabulary import UNKNOWN
+from vision_attn.encoders.backbone import Backbone
 from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
 from vision_attn.system.errors import UserError
@@ -71,6 +72,8 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
     for module in task.modules():
         if isinstance(module, Encoder):
             module.precision = "fp32"  # ONNX's convolutions have no bfloat16 on a CPU
+        if isinstance(module, Backbone):
+            module.unfold()
     found: dict[str, float] = {}
     checks = {part.name: part for part in _parts(task, OTHERS)}
     for part in _parts(task, EXAMPLES):

@@ -5,20 +5,24 @@ from torch import Tensor
 
 
 def value_before(buffer: Tensor) -> Tensor:
-    """The value of a buffer, for a forward pass that changes the buffer later on.
+    """Return a copy of a buffer, for a forward pass that changes the buffer later on.
 
-    torch.compile, of every version so far (2.11 to 2.15), computes cheap values again in the backward pass, and reads
-    the buffer for it, which by then has the new value: gradients are those of the next batch. What a custom operator
-    returns is kept instead.
+    torch.compile, of every version so far (2.11 to 2.15), computes cheap values again in the backward pass, a clone
+    included, and reads the buffer for it, which by then has the new value: gradients are those of the next batch. What
+    an operator returns that the compiler does not know is kept instead.
     """
-    return _copy(buffer) if torch.compiler.is_compiling() else buffer
+    return torch.ops.vision_attn.value_before(buffer)
 
 
-@torch.library.custom_op("vision_attn::value_before", mutates_args=())
-def _copy(buffer: Tensor) -> Tensor:
+# Not `torch.library.custom_op`, whose first call imports torch's compiler, also where nothing is compiled.
+torch.library.define("vision_attn::value_before", "(Tensor buffer) -> Tensor")
+
+
+@torch.library.impl("vision_attn::value_before", "CompositeExplicitAutograd")
+def _(buffer: Tensor) -> Tensor:
     return buffer.clone()
 
 
-@_copy.register_fake
+@torch.library.register_fake("vision_attn::value_before")
 def _(buffer: Tensor) -> Tensor:
     return torch.empty_like(buffer)

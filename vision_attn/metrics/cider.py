@@ -48,15 +48,7 @@ class CiderD(nn.Module):
         self.register_buffer("num_images", torch.zeros((), dtype=torch.long))
         self.is_counted = False
         """Whether there are document frequencies; known without reading `num_images` from a GPU."""
-
-    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *rest) -> None:
-        """Buffers take the size that they have in the checkpoint."""
-        for name in ("ngrams", "frequencies"):
-            if prefix + name in state:
-                setattr(self, name, getattr(self, name).new_zeros(state[prefix + name].shape))
-        super()._load_from_state_dict(state, prefix, *rest)
-        if (number := state.get(prefix + "num_images")) is not None:
-            self.is_counted = bool(number)
+        self.register_load_state_dict_pre_hook(_fit)
 
     def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
         """Count the document frequencies: the number of images in whose references an n-gram occurs.
@@ -114,6 +106,15 @@ class CiderD(nn.Module):
     def _counted(self, words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows T"]:
         """The words that count, which END may not."""
         return words if self.end else words.masked_fill(words == END, PAD)
+
+
+def _fit(module: CiderD, state: Mapping[str, Tensor], prefix: str, *_: object) -> None:
+    """Give the buffers of `module` the size that they have in the state to be loaded."""
+    for name in ("ngrams", "frequencies"):
+        if prefix + name in state:
+            setattr(module, name, getattr(module, name).new_zeros(state[prefix + name].shape))
+    if (number := state.get(prefix + "num_images")) is not None:
+        module.is_counted = bool(number)
 
 
 def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:

@@ -1,4 +1,4 @@
-"""The second plain reference: attention into the input of an LSTM, in the style of the most used captioning library.
+"""Attention into the input of an LSTM, in the style of the most used captioning library; how it trains and decodes.
 
 It follows that library's choices: annotation vectors and their keys, projected once per image, are repeated for each
 caption; tanh of every (row, region) pair at each time step; the context is concatenated to the word's embedding as the
