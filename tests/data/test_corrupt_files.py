@@ -15,7 +15,6 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import save
-from vision_attn.engine.checkpoint import load_trainer
 
 from vision_attn.configuration.config import load
 from vision_attn.configuration.weights import read_shapes
@@ -35,6 +34,7 @@ from vision_attn.data.stories.babi import read_questions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.word_vectors import read_word_vectors
 from vision_attn.encoders.backbone import read_state
+from vision_attn.engine.run_folder.checkpoint import load_trainer
 from vision_attn.system.errors import UserError
 
 ROWS = [{"image": f"{name}.jpg", "caption": f"a {name} that runs"} for name in ("dog", "cat", "bird")]
