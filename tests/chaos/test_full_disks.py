@@ -122,7 +122,7 @@ def fill(
 
 def complaint(output: str) -> str | None:
     """The one line that a failure said; None where it said more, or nothing."""
-    found = [line for line in output.splitlines() if "error: " in line or line.startswith("vision_attn.UserError: ")]
+    found = [line for line in output.splitlines() if "error: " in line or line.startswith("UserError: ")]
     return found[0] if len(found) == 1 and "Traceback" not in output and "bug" not in found[0] else None
 
 

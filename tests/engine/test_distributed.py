@@ -88,7 +88,7 @@ def test_when_one_is_killed_the_other_ends_and_both_go_on_exactly(server, tmp_pa
     assert ended[rank][0] == -signal.SIGKILL
     code, output = ended[1 - rank]
     last = output.splitlines()[-1]
-    assert code == 1 and last.startswith("vision_attn.UserError: another process of this run has ended, or ")
+    assert code == 1 and last.startswith("UserError: another process of this run has ended, or ")
     for code, output in train_two(server, killed):
         assert code == 0, output
     assert_same(killed, whole)

@@ -88,7 +88,7 @@ def test_full_disk_keeps_the_checkpoint_before(server, whole, tmp_path, limit):
     """The limit strikes the log, the weights or the rest of a checkpoint: one line says so, and nothing is lost."""
     code, output = server.train(tmp_path, environment={"TOY_FILE_LIMIT": str(limit)})
     last = output.splitlines()[-1]
-    assert code == 1 and last.startswith("vision_attn.UserError: ")
+    assert code == 1 and last.startswith("UserError: ")
     assert "could not be written" in last and "large" in last
     assert json.loads((tmp_path / "last" / "position.json").read_text())["epoch"] == 1
     code, output = server.train(tmp_path)
