@@ -4,8 +4,8 @@ After each operation these threads wait for the next one for some milliseconds w
 our own would share the cores with them, and two of these would be no faster than one.
 
 What that is worth (docs/log.md): a step of soft attention on an Intel Xeon, in two threads, took 402 and 358 ms with
-these and 475 with a pool of Python's threads, in bfloat16 240 and 316, and 346; a step of DRAW's classifier 116 and 106,
-and 157. On an AMD EPYC they gain 5%. Without GNU's OpenMP, as on other systems, `loops` takes such a pool.
+these and 475 with a pool of Python's threads, in bfloat16 240 and 316, and 346; a step of DRAW's classifier 116 and
+106, and 157. On an AMD EPYC they gain 5%. Without GNU's OpenMP, as on other systems, `loops` takes such a pool.
 
 Python takes part in none of it: in each thread runs a function of a few instructions, compiled by llvmlite, that calls
 numba's function with the part of that thread. So a thread finds in its cache what it has computed before.
