@@ -60,9 +60,10 @@ def of_a_compiled_model(name: str) -> Callable[[], Any]:
 FOREIGN = {
     "_actions": Foreign("commands/__init__.py", "shells complete no files, and options of a config take no value that "
                         "follows a space", lambda: argparse.ArgumentParser()._actions),
-    "_version": Foreign("contracts/fields.py", "maps are drawn where the weights before saw, and folded networks keep "
-                        "old weights", lambda: torch.ones(1)._version + 1),
-    "_data_files": Foreign("data/photographs/hub_datasets.py", "no folder of `save_to_disk` is read", saved_names),
+    "_version": Foreign("geometry/receptive_fields.py", "maps are drawn where the weights before saw, and folded "
+                        "networks keep old weights", lambda: torch.ones(1)._version + 1),
+    "_data_files": Foreign("data/photographs/annotation_files/hub_datasets.py",
+                           "no folder of `save_to_disk` is read", saved_names),
     "_foreach_copy_": Foreign("decode/captured_search.py", "no search is captured", lambda: torch._foreach_copy_),
     "_dynamo": Foreign("encoders/torchvision_networks.py", "the first caption takes a second longer",
                        lambda: __import__("torch._dynamo.utils")._dynamo.utils.is_compile_supported),
@@ -73,7 +74,7 @@ FOREIGN = {
     "_torchdynamo_orig_callable": Foreign("explain/record.py", "compiled models are looked into, and nothing is found",
                                           of_a_compiled_model("_torchdynamo_orig_callable")),
     "_orig_mod": Foreign("explain/record.py", "messages on compiled models say less", of_a_compiled_model("_orig_mod")),
-    "_native_multi_head_attention": Foreign("explain/recorder.py", "maps of nn.MultiheadAttention are not recorded",
+    "_native_multi_head_attention": Foreign("explain/attention_mode.py", "nn.MultiheadAttention has no maps",
                                             lambda: torch._native_multi_head_attention),
     "_instances": Foreign("system/console.py", "a progress bar is drawn again below an error message",
                           lambda: [*tqdm._instances] or [None]),
@@ -211,14 +212,14 @@ def test_only_fast_versions_ask_what_compiles_and_read_the_graph_of_gradients() 
 
 
 def test_hooks_are_registered_only_by_what_records() -> None:
-    """Explanations, the updates of LSTM cells for their pictures, and the count of operations."""
+    """Explanations, the updates of LSTM cells for their pictures, the count of operations, and the order of layers."""
     hooks = [
         name for kind in (nn.Module, torch.Tensor) for name in dir(kind) if re.fullmatch(r"register_\w*hook", name)
     ]
     assert {"register_forward_hook", "register_full_backward_hook", "register_hook"} <= set(hooks)
     hooks.remove("register_load_state_dict_pre_hook")  # of checkpoints
     found = {file for file in outside_fast(*hooks) if not file.startswith("explain/")}
-    assert found == {"layers/lstm.py", "models/cost.py"}
+    assert found == {"layers/lstm.py", "tasks/cost.py", "faithfulness/random_weights.py"}
 
 
 def test_at_most_two_settings_come_from_the_context_instead_of_an_argument() -> None:

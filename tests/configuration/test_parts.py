@@ -1,8 +1,8 @@
 """Objects made of the parts of a config: whose mistake it is when a class refuses its arguments."""
 
 import copy
-import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -85,6 +85,6 @@ def test_an_error_of_ours_stays_what_it_is() -> None:
 
 def test_factories_can_be_copied() -> None:
     made = built(Part("", SGD, {"lr": -1.0}, factory=True, key="optimizer"))
-    for one in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+    for one in (copy.deepcopy(made), ForkingPickler.loads(ForkingPickler.dumps(made))):
         with pytest.raises(UserError, match=r"^optimizer: "):
             one([torch.zeros(1, requires_grad=True)])

@@ -30,6 +30,8 @@ from vision_attn.data.photographs.annotation_files.samples import LeftOut
 from vision_attn.data.photographs.annotation_files.shard_files import read
 from vision_attn.data.photographs.annotation_vectors.vector_databases import Hdf5
 from vision_attn.data.photographs.annotation_vectors.vectors import read_vectors
+from vision_attn.data.photographs.store import Photographs, locate
+from vision_attn.data.records import hashed_split
 from vision_attn.data.stories.babi import read_questions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.word_vectors import read_word_vectors
@@ -190,7 +192,11 @@ def test_a_time_that_python_does_not_have_names_the_file(tmp_path: Path) -> None
         read_photographs(tmp_path / "late.parquet")
 
 
-def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps([{"image": "\ud83d.jpg", "caption": "half a character"}]))
-    with pytest.raises(UserError, match=r"a\.json: the file name of record 1 is .*, which no file can have"):
-        read_photographs(tmp_path / "a.json")
+def test_a_name_that_no_file_can_have_has_a_split_and_is_left_out(tmp_path: Path) -> None:
+    records = [{"image": name, "caption": "a dog"} for name in ("\ud83d.jpg", "dog.jpg")]
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    Image.new("RGB", (8, 8)).save(tmp_path / "dog.jpg")
+    photographs = read_photographs(tmp_path / "a.json").photographs
+    assert hashed_split("\ud83d.jpg") in ("train", "val", "test")
+    found = locate({"train": Photographs.of(photographs)}, {"train": tmp_path})
+    assert [photograph.name for photograph in found["train"]] == ["dog.jpg"]

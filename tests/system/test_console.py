@@ -19,6 +19,7 @@ from vision_attn.system.errors import UserError
         ("\x1b[2J\x07", "\\x1b[2J\\x07"),
         ("\x9b2J", "\\x9b2J"),
         ("\udc9b2J \udcff", "\\x9b2J \udcff"),
+        ("half \ud83d, \udd00", "half \\ud83d, \\udd00"),
         ("\u202egpj.exe", "\\u202egpj.exe"),
         ("line\u2028separator", "line\\u2028separator"),
         ("été 猫 كلب 👩‍🚀", "été 猫 كلب 👩‍🚀"),

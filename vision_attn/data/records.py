@@ -176,7 +176,11 @@ def _check_size(path: Path, rows: int, size: int) -> None:
 def hashed_split(name: str) -> str:
     """The split of an image by a hash of its name, a tenth for testing and a tenth for validation: images keep theirs
     when others are added."""
-    tenth = int.from_bytes(sha256(name.encode(errors="surrogateescape")).digest()[:4], "big") % 10
+    try:
+        content = name.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half a character of UTF-16, which no file has in its name, and so is left out later
+        content = name.encode(errors="surrogatepass")
+    tenth = int.from_bytes(sha256(content).digest()[:4], "big") % 10
     return {0: "test", 1: "val"}.get(tenth, "train")
 
 

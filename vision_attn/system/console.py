@@ -186,13 +186,14 @@ def printable(text: str) -> str:
     return _HARMFUL.sub(_escaped, text)
 
 
-_HARMFUL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]")
-"""Control characters, also as bytes that are not UTF-8; line separators; and bidirectional control characters."""
+_HARMFUL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udc9f\udd00-\udfff]")
+"""Control characters, also as bytes that are not UTF-8; line separators; bidirectional control characters; halves of
+characters."""
 
 
 def _escaped(found: re.Match) -> str:
     character = found[0]
-    if character >= "\udc80":
+    if "\udc80" <= character < "\udd00":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return ascii(character)[1:-1]  # unlike .encode("unicode_escape"), imports nothing, so needs no file descriptor
 

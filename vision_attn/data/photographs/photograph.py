@@ -1,6 +1,5 @@
 """A photograph of an annotation file."""
 
-import os
 import re
 import unicodedata
 from collections.abc import Callable
@@ -72,15 +71,4 @@ def checked_name(path: Path, where: str, value: Any) -> str:
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             f"not absolute, and without `..`{alone}"
         )
-    if not _is_encodable(name):
-        raise UserError(f"{path}: the file name of {where} is {brief(value)}, which no file can have: correct it")
     return plain_path(name.replace("\\", "/"))
-
-
-def _is_encodable(name: str) -> bool:
-    """Whether the system can write a name: half a character of UTF-16, as in JSON's "\\ud83d", is none."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -18,7 +18,7 @@ class OverTime:
     """A model whose `forward` is a loop over time steps: weights are cast once, and get one gradient."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling():  # which fuses both, and cannot leave a context of another function
+        if torch.compiler.is_compiling():  # which cannot leave two contexts by a return
             return super().forward(*arguments, **options)
         with casting_weights(self), over_time(self):
             return super().forward(*arguments, **options)
