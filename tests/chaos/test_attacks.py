@@ -56,9 +56,8 @@ USUAL = 0.1
 """Processor time that `slowness` takes on a slow core that nobody else uses."""
 watch = Watch()
 
-LOOPS = [
-    f"vision_attn.{file.parent.name}.{file.stem}" for file in Path(vision_attn.__file__).parent.glob("*/*_numba.py")
-]
+FAST = Path(vision_attn.__file__).parent / "fast"
+LOOPS = [f"vision_attn.fast.{file.parent.name}.cpu" for file in FAST.glob("*/cpu.py")]
 
 
 class Attack(NamedTuple):
@@ -166,6 +165,7 @@ def field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Range]:
 def compile_loops(field: Range) -> None:
     """Do what happens once in any case, whatever is opened: numba keeps compiled loops beside the package, as Python
     keeps bytecode, and torch's compiler sets a variable of the environment when it is imported."""
+    assert "vision_attn.fast.glimpse.cpu" in LOOPS
     for name in (*LOOPS, "torch._inductor.codecache"):
         import_module(name)
     attacks = [Attack("nothing", base, lambda best: None, harmless(base)) for base in SIZES]
