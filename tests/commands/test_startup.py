@@ -63,7 +63,7 @@ import torch
 from vision_attn.attention.scores import Additive
 score = Additive(2, 3)
 score(torch.ones(1, 1, 3), score.project(torch.ones(1, 1, 2)))[0].sum().backward()
-assert not [name for name in sys.modules if name.split('.')[0] == 'triton' or name.endswith('_gpu') or name.endswith('.gpu')]
+assert not [name for name in sys.modules if name.split('.')[0] == 'triton' or name.endswith(('_gpu', '.gpu'))]
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.meta import on_meta
 for name, node in (("mobilenet_v2", "features.17"), ("vgg16", "features.29")):
