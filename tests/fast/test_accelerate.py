@@ -1,5 +1,6 @@
 """`accelerate`: a task computes the same, has the same weights, and can be copied, saved, watched and restored."""
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -30,6 +31,7 @@ from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.task import Batch, Task
 
 ROOT = Path(__file__).parents[2]
+FAST_LINE = re.compile(r"^Fast version: `fast\.([\w.]+)`\.$", re.MULTILINE)
 OFF = ("dropout", "context_dropout", "own_words", "noise", "p")
 """What samples in another order when accelerated, and is left out: masks of dropout, scheduled sampling, noise."""
 COPIED = ("sat_soft_scenes", "transformer_scenes", "ram_cluttered60", "draw_mnist_small", "strings_read_coverage")
@@ -294,6 +296,17 @@ def test_a_loop_leaves_nothing_on_its_layers() -> None:
     with pytest.raises(IndexError):
         task.model(torch.randn(3, 4, 16), torch.full((3, 2, 4), 99))
     assert not any("loop" in vars(part) or "lengths" in vars(part) for part in task.modules())
+
+
+def test_a_class_names_its_fast_version_and_no_other_does() -> None:
+    """A reader of a paper's file learns there whether other code may run."""
+    said = {}
+    for folder in ("layers", "attention", "models", "encoders", "criteria"):
+        for path in (ROOT / "vision_attn" / folder).glob("*.py"):
+            for part in ast.parse(path.read_text()).body:
+                if isinstance(part, ast.ClassDef) and (names := FAST_LINE.findall(ast.get_docstring(part) or "")):
+                    said[f"{folder}.{path.stem}.{part.name}"] = names
+    assert said == {name: [fast] for name, fast in FAST.items()}
 
 
 def test_the_example_of_the_docs_trains_and_is_plain_afterwards() -> None:

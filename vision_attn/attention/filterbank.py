@@ -31,6 +31,8 @@ class Filterbank(nn.Module):
     `relative`: the five numbers move and zoom the previous window; in the paper they define each window by themselves.
     Because moves are relative to the current window, the same state update recentres an object anywhere in the image
     and at any zoom.
+
+    Fast version: `fast.filterbank.FastFilterbank`.
     """
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):

@@ -1,7 +1,8 @@
 """The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
 The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
-`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. The result is the same in two ways:
+`forward(pyramid, locations)` once per glimpse: the inner loop of RAM. A glimpse is computed in one of two ways, with
+the same result:
 
 - A pyramid holds the averages of all pixels of small images, and glimpses are interpolated in it.
 - Of a large image, and of `Images`, a crop is cut out for each glimpse, of which there is a pyramid. So the cost of a
@@ -67,6 +68,8 @@ class Retina(nn.Module):
     size: g, the width of patches in pixels. num_scales: K, the number of patches of a glimpse.
 
     Has no gradient: locations are sampled, and images are data. Runs in float32 or wider also under autocast.
+
+    Fast version: `fast.glimpse.FastRetina`.
     """
 
     def __init__(self, *, size: int = 8, num_scales: int = 1):

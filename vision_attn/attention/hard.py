@@ -26,6 +26,8 @@ class Hard(Attention):
         before maps sharpen.
     at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region ("mode"), or a
         sample ("sample").
+
+    Fast version: `fast.attend.FastHard`.
     """
 
     reinforced = True
@@ -94,6 +96,8 @@ class StraightThrough(Hard):
 
     The forward pass sees the one-hot argmax of log alpha + Gumbel (Jang et al. 2017, eq. 1), the backward pass
     softmax((log alpha + Gumbel) / tau) (Jang et al. 2017, eq. 2). The gradient is biased.
+
+    Fast version: `fast.attend.FastStraightThrough`.
     """
 
     reinforced = False

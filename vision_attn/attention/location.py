@@ -80,8 +80,10 @@ class ContentLocation(Score):
     Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. A grid of (1, -1)
     is the paper's: one row of any number of columns.
 
-    Computes the tanh of every (row, region) pair, so it costs several times the additive score. The backward pass
-    recomputes the pairs instead of storing them.
+    The tanh is of a sum of three terms for each (row, region) pair. The fast version computes the pairs again in the
+    backward pass instead of storing them, and costs several times the fast version of the additive score.
+
+    Fast version: `fast.location.FastContentLocation`.
     """
 
     def __init__(
@@ -198,6 +200,8 @@ class LocalPredictive(Additive):
     Differs from the paper: the Gaussian multiplies weights before they are normalised, not after; columns outside the
     window keep their small weights; the score inside is additive; and the place of column i is its centre, i + 0.5
     counted from 0, so that p_t, between 0 and L, reaches the first and the last column alike.
+
+    Fast version: `fast.location.FastLocalPredictive`.
     """
 
     counts_regions = True
@@ -225,6 +229,8 @@ class Coverage(Score):
     w_c = 0 it is `Additive`; it starts there.
 
     Computes the tanh of every (row, column) pair, as `ContentLocation` does.
+
+    Fast version: `fast.location.FastCoverage`.
     """
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512):

@@ -39,6 +39,8 @@ class Monotonic(Attention):
 
     Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1; the paper reads
     nothing then.
+
+    Fast version: `fast.attend.FastMonotonic`.
     """
 
     modes = ("expectation", "online")
@@ -91,6 +93,8 @@ class HardMonotonic(Hard):
 
     Differs from the paper: each character stops once, and decisions are computed from annotations by a score; the
     paper's network runs along the columns and may say a character at each.
+
+    Fast version: `fast.attend.FastHardMonotonic`.
     """
 
     modes = ("expectation", "online", "sample")

@@ -16,6 +16,8 @@ class MultiHead(nn.Module):
         memory without separate values has. Differs from the paper, where it is False.
 
     Differs from the paper: the projections have biases.
+
+    Fast version: `fast.multi_head.FastMultiHead`.
     """
 
     def __init__(self, size: int, key_size: int, num_heads: int, *, shared_values: bool = False):

@@ -61,7 +61,9 @@ class Learned(nn.Module):
     """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t in
     Mnih et al. 2014, eq. 3). The state gets no gradient.
 
-    hidden_size: of the hidden layer of f; null makes f linear.
+    hidden_size: of the hidden layer of f; None makes f linear.
+
+    Fast version: `fast.models.over_time.FastLearned`.
     """
 
     num_runs = 1

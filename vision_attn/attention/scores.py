@@ -58,6 +58,8 @@ class Additive(Score):
     gain: multiplies the initial v, and divides the initial W_a, W_h and b. While tanh is nearly linear the initial
         scores stay as they are, but Adam, whose steps do not depend on the size of gradients, changes them about that
         many times as fast, through W_a, W_h and b.
+
+    Fast version: `fast.additive.FastAdditive`.
     """
 
     def __init__(self, region_size: int, query_size: int, *, attention_size: int = 512, gain: float = 1.0):

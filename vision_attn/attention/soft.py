@@ -105,6 +105,8 @@ class Soft(Attention):
     regions, with an exact gradient.
 
     temperature: what the scores are divided by; below 1, maps are sharper. Differs from the paper, where it is 1.
+
+    Fast version: `fast.attend.FastSoft`.
     """
 
     def __init__(self, *, temperature: float = 1.0):

@@ -5,7 +5,10 @@ from torch.nn import functional as F
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` whose masks neighbouring rows can share."""
+    """`nn.Dropout` whose masks neighbouring rows can share.
+
+    Fast version: `fast.dropout.FastDropout`.
+    """
 
     def forward(self, input: Tensor, *, shared: int = 1) -> Tensor:
         """Dropout of (..., N, H) with one mask for every `shared` neighbours along N.

@@ -8,7 +8,10 @@ from vision_attn.layers.precision import at_least_float32
 
 
 class WordLogProb(nn.Module):
-    """log p of given words under a vocabulary layer. Has no weights."""
+    """log p of given words under a vocabulary layer. Has no weights.
+
+    Fast version: `fast.likelihood.FastWordLogProb`.
+    """
 
     def forward(
         self,

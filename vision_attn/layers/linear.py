@@ -10,7 +10,10 @@ from vision_attn.system.errors import UserError
 
 class Linear(nn.Linear):
     """A linear layer of one input or of several side by side, W [x_1; x_2; ..] + b. Raises UserError for sizes below
-    1."""
+    1.
+
+    Fast version: `fast.linear.FastLinear`.
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None):
         if min(in_features, out_features) < 1:
@@ -22,7 +25,10 @@ class Linear(nn.Linear):
 
 
 class Rectified(Linear):
-    """A linear layer followed by ReLU, max(0, W x + b)."""
+    """A linear layer followed by ReLU, max(0, W x + b).
+
+    Fast version: `fast.linear.FastRectified`.
+    """
 
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
         return F.relu(super().forward(*inputs))

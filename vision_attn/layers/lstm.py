@@ -12,7 +12,10 @@ from vision_attn.layers.precision import at_least_float32
 
 
 class LSTMCell(nn.Module):
-    """One step of an LSTM, without weights: its linear maps are layers of the model."""
+    """One step of an LSTM, without weights: its linear maps are layers of the model.
+
+    Fast version: `fast.lstm.FastLSTMCell`.
+    """
 
     def forward(
         self, cell: Float[Tensor, "*rows H"], *gates: Float[Tensor, "*rows gates"]

@@ -4,4 +4,7 @@ from torch import nn
 
 
 class PreNorm(nn.LayerNorm):
-    """Layer normalisation whose output goes into linear layers alone."""
+    """Layer normalisation whose output goes into linear layers alone.
+
+    Fast version: `fast.norm.FastPreNorm`.
+    """

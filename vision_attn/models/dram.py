@@ -24,6 +24,8 @@ class ConvolutionalGlimpse(nn.Module):
 
     Differs from the paper: smaller (`PatchFeatures`; the paper has three convolutions of 64 to 128 filters and 1,024
     units), and the bias of G_loc, which is linear, starts at 1: at first every location passes on what patches show.
+
+    Fast version: `fast.models.over_time.FastConvolutionalGlimpse`.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class DRAM(Captioner):
     image before the first glimpse, whose location is the policy's.
 
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
+
+    Fast version: `fast.models.over_time.FastDRAM`.
     """
 
     modes = ("mean", "sample")

@@ -27,9 +27,9 @@ class DRAWReader(Classifier):
     """A classifier that reads `num_glimpses` patches of `size` x `size` with a filterbank, and classifies the image
     after each (Gregor et al. 2015, section 4.1).
 
-    h_t = LSTM(read(x, h_{t-1}), h_{t-1}); the previous state sets the window of each read. The initial state is zero,
-    so the first window is the same for all images; it is learned. The model is deterministic: Monte Carlo copies of an
-    image would be identical, so there is always one row.
+    h_t = LSTM(read(x, h_{t-1}), h_{t-1}); the previous state sets the window of each read. Without `context` the
+    initial state is zero, so the first window is the same for all images; it is learned. The model is deterministic:
+    Monte Carlo copies of an image would be identical, so there is always one row.
 
     Differs from the paper, which does not specify the initialisation: the first window covers the whole image
     (`Filterbank`), and the bias of the LSTM's forget gate starts at `forget`. With neither, the model learned nothing
@@ -44,6 +44,8 @@ class DRAWReader(Classifier):
     LSTM: a model whose windows depend on them does not find the digit (docs/log.md).
     `context`: gives the initial state, constructed with the number of channels; `Context`. It starts as a state of
     zeros, so that at first all windows cover the whole image. Differs from the paper, which has neither.
+
+    Fast version: `fast.models.over_time.FastDRAWReader`.
     """
 
     def __init__(
@@ -186,6 +188,8 @@ class DRAW(nn.Module):
     z_t.
 
     As in the paper, c_0 and the initial states are learned. States are (B, 1, H): one row per image.
+
+    Fast version: `fast.models.over_time.FastDRAW`.
     """
 
     read: ReadPatch | ReadImage

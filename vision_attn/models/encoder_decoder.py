@@ -55,6 +55,8 @@ class RNNsearch(ShowAttendTell):
     Differs from the paper: an annotation also holds the column itself after h_j, so that a context shows characters
     before the recurrent network has learned to; the decoder is an LSTM by default, with the gate of the context and the
     tanh before the output layer that Show, Attend and Tell has; the paper has a maxout layer.
+
+    Fast version: `fast.models.recurrent.FastRNNsearch`.
     """
 
     def __init__(

@@ -137,6 +137,8 @@ class GlimpseNetwork(nn.Module):
     location (Mnih et al. 2014, section 4).
 
     what_size, where_size, glimpse_size: of h_g, h_l and g_t.
+
+    Fast version: `fast.models.over_time.FastGlimpseNetwork`.
     """
 
     def __init__(
@@ -173,6 +175,8 @@ class RAM(Classifier):
 
     Locations are (x, y) in [-1, 1]. A sampled location may lie outside: the glimpse is taken at the location clipped to
     the image, and log p is that of the sample before clipping.
+
+    Fast version: `fast.models.over_time.FastRAM`.
     """
 
     stochastic = True

@@ -58,7 +58,7 @@ class RecurrentCaptioner(Captioner):
     as its last two fields. The first word's embedding is zero: word 0 pads captions and starts them.
 
     score: called with the sizes of an annotation vector and of the state that maps are computed from.
-    attention: what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
+    attention: what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
     """
 
     tied = False

@@ -34,7 +34,10 @@ class State(NamedTuple):
 
 class Gate(Linear):
     """beta_t phi with beta_t = sigmoid(f_beta(h_{t-1})) (Xu et al. 2015, section 4.2.1): one number, or one for each
-    feature."""
+    feature.
+
+    Fast version: `fast.models.recurrent.FastGate`.
+    """
 
     def forward(self, hidden: Float[Tensor, "*rows H"], seen: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         return super().forward(hidden).sigmoid() * seen
@@ -50,6 +53,8 @@ class ShowAttendTell(RecurrentCaptioner):
 
     Differs from the paper: the tanh before L_o, the dropout on h_t and before L_o, and the tanh of the initial state
     come from the authors' code, as does the gate of hard attention.
+
+    Fast version: `fast.models.recurrent.FastShowAttendTell`.
     """
 
     def __init__(
@@ -72,16 +77,14 @@ class ShowAttendTell(RecurrentCaptioner):
     ):
         """
         score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
-        attention: phi, what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
+        attention: phi, what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
         cell: "lstm" (the paper) or "gru" (Cho et al. 2014), which has three quarters of the weights and no c_t.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
         context_dropout: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at
-            t.
-            Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at it
-            again.
+            t. Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at
+            it again.
         context_dropout_after: training batches before z_t is hidden for the first time. To choose which object to name
-            next, a
-            captioner compares objects that it remembers: it learns that first, and then to look again.
+            next, a captioner compares objects that it remembers: it learns that first, and then to look again.
         tied: whether the weights of L_o are the embeddings E (Press and Wolf 2017). Differs from the paper: they
             are not.
         scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio

@@ -46,6 +46,8 @@ class TopDown(RecurrentCaptioner):
 
     Differs from the paper: the first word's embedding is zero, where the authors' code takes that of END; the scores
     have a bias; dropout before W_p.
+
+    Fast version: `fast.models.recurrent.FastTopDown`.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class TopDown(RecurrentCaptioner):
     ):
         """
         score: called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
-        attention: what is seen of the regions: `Soft`, `Hard` or `StraightThrough`.
+        attention: what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
         dropout: of h2 before W_p.
         tied: whether the weights of W_p are the embeddings W_e (Press and Wolf 2017), for a `word_size` that is
             `hidden_size`. Differs from the paper: they are not.

@@ -88,6 +88,8 @@ class Transformer(Captioner):
     max_length: the largest number of words in a caption, END included; also the size of the cache.
 
     The map of a word is the mean of the cross-attention of all heads of all layers; `step` returns each head too.
+
+    Fast version: `fast.models.transformer.FastTransformer`.
     """
 
     def __init__(
