@@ -63,7 +63,7 @@ def test_a_bug_of_ours_is_no_mistake_of_the_user(monkeypatch, capsys) -> None:
 def test_a_class_that_refuses_its_arguments_names_the_key(config, option: str, said: str, capsys) -> None:
     assert main(["train", config, option]) == 1
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f"vision-attn: error: {said}") and "bug" not in line
+    assert line.startswith(f"vision-attn: error: {said}") and "a bug" not in line
 
 
 def test_a_failure_in_code_of_the_user_says_where(config, capsys) -> None:

@@ -1,10 +1,12 @@
 """Parts: what a config describes, and how the objects are made of it."""
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from vision_attn.system.console import reason_of
@@ -84,7 +86,17 @@ def arguments_told(key: str, constructor: Callable) -> Iterator[None]:
         ours = _package(getattr(constructor, "__module__", "")) == _package(__name__)
         if ours and _package(_raised_in(error)) != "torch":
             raise
-        raise UserError(f"{key}: {reason_of(error)}" if key else reason_of(error)) from error
+        told = f"{reason_of(error)}{'' if ours else _place(error, constructor)}"
+        raise UserError(f"{key}: {told}" if key else told) from error
+
+
+def _place(error: BaseException, constructor: Callable) -> str:
+    """The line of the user's class at which an error was raised, since it may be a bug there; empty for a library's."""
+    file = getattr(sys.modules.get(constructor.__module__), "__file__", None) or ""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if not lines or {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return ""
+    return f" (ValueError at {Path(file).name}:{lines[-1]}; --debug shows where it came from)"
 
 
 def _raised_in(error: BaseException) -> str:
