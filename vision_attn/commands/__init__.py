@@ -15,14 +15,12 @@ import ast
 import os
 import signal
 import sys
-import sysconfig
 import threading
-import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
@@ -31,6 +29,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import way_on
 from vision_attn.system.inputs import inputs_kept
 from vision_attn.system.memory import check_address_space, is_short_of_memory, left_at_exit, way_out
+from vision_attn.system.own_code import place_of
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
 LONGEST = 2000  # characters of an error message, which may quote a whole file
@@ -182,25 +181,8 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return f"{error.filename}: {error.strerror}{way_on(error)}", 1
     if isinstance(error, UserError | OSError):
         return text, 1
-    frame, owner = _place(error)
+    frame, owner = place_of(error)
     whose = "this is a bug in vision-attn" if owner == "ours" else "your own code failed"
     place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
     message = f"{whose}: {place}: {text}; --debug shows where it came from"
     return message, BUG if owner == "ours" else 1
-
-
-def _place(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
-    """The innermost frame of the traceback outside libraries, and whose code it is."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [(frame, owner) for frame in frames if (owner := _owner(frame.filename))]
-    return places[-1] if places else (frames[-1], "ours")
-
-
-def _owner(file: str) -> Literal["ours", "theirs"] | None:
-    """Whose code a file holds: this package's, or the user's; None for that of libraries."""
-    path = Path(file)
-    if Path(__file__).parents[1] in path.parents:
-        return "ours"
-    libraries = {"site-packages", "dist-packages"} & set(path.parts) or not path.is_file()
-    standard = Path(sysconfig.get_path("stdlib")) in path.parents
-    return None if libraries or standard else "theirs"

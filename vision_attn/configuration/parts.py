@@ -1,6 +1,5 @@
 """Parts: what a config describes, and how the objects are made of it."""
 
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
+from vision_attn.system.own_code import place_of
 
 
 @dataclass
@@ -86,17 +86,10 @@ def arguments_told(key: str, constructor: Callable) -> Iterator[None]:
         ours = _package(getattr(constructor, "__module__", "")) == _package(__name__)
         if ours and _package(_raised_in(error)) != "torch":
             raise
-        told = f"{reason_of(error)}{'' if ours else _place(error, constructor)}"
+        told, (frame, owner) = reason_of(error), place_of(error)
+        if owner == "theirs":  # it may be a bug there
+            told += f" (ValueError at {Path(frame.filename).name}:{frame.lineno}; --debug shows where it came from)"
         raise UserError(f"{key}: {told}" if key else told) from error
-
-
-def _place(error: BaseException, constructor: Callable) -> str:
-    """The line of the user's class at which an error was raised, since it may be a bug there; empty for a library's."""
-    file = getattr(sys.modules.get(constructor.__module__), "__file__", None) or ""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    if not lines or {"site-packages", "dist-packages"} & set(Path(file).parts):
-        return ""
-    return f" (ValueError at {Path(file).name}:{lines[-1]}; --debug shows where it came from)"
 
 
 def _raised_in(error: BaseException) -> str:

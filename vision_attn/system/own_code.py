@@ -1,12 +1,15 @@
-"""Code of the user's own, which `--trust` names: importing it runs it."""
+"""Code of the user's own: importing what `--trust` names, which runs it, and whether an error came from there."""
 
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.errors import UserError
@@ -43,3 +46,20 @@ def own_function(name: str) -> Callable[..., Any]:
         own = [key for key, value in vars(found).items() if getattr(value, "__module__", None) == found.__name__]
         raise UserError(f"{name}: there is no {function} in {found.__file__ or module}{suggest(function, own)}")
     return getattr(found, function)
+
+
+def place_of(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
+    """The innermost frame of the traceback outside libraries, and whose code it is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(frame, owner) for frame in frames if (owner := _owner(frame.filename))]
+    return places[-1] if places else (frames[-1], "ours")
+
+
+def _owner(file: str) -> Literal["ours", "theirs"] | None:
+    """Whose code a file holds: this package's, or the user's; None for that of libraries."""
+    path = Path(file)
+    if Path(__file__).parents[1] in path.parents:
+        return "ours"
+    libraries = {"site-packages", "dist-packages"} & set(path.parts) or not path.is_file()
+    standard = Path(sysconfig.get_path("stdlib")) in path.parents
+    return None if libraries or standard else "theirs"
