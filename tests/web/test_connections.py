@@ -298,7 +298,7 @@ def test_a_server_that_stops_tells_those_who_wait(classifier, held, capfd) -> No
         clients += [connect(running, post(bytes(99))[:-1]) for _ in range(3)]
         wait_until(lambda: len(running._asked) == 27 and len(held.sizes) == 1)
         others = [connect(running, sent) for sent in (b"", b"GET /", head("GET /lesson"), chunked(b"x", 1)[:-5])]
-        assert running.is_computing
+        wait_until(lambda: running.is_computing)  # which is set after the worker has begun
         running.shutdown()
         assert [status_of(one) for one in clients] == [(503, {"error": "the server has been stopped"})] * 27
         wait_until(lambda: not running._uvicorn.server_state.tasks)
