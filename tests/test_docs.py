@@ -1,7 +1,8 @@
 """The documents and the code say the same.
 
 docs/equations.md links to lines of code, and CONTRIBUTING.md has a picture of the floors of the package. After an edit
-that moves lines or folders, this sets all line numbers, and draws the picture from pyproject.toml:
+that moves lines or folders, this sets all line numbers, and draws the picture from pyproject.toml. It also writes the
+tables at the head of docs/results.md from the numbers in docs/results.yaml:
 
     python tests/test_docs.py --update
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.result_tables import RESULTS, tables, with_tables
 
 ROOT = Path(__file__).parents[1]
 EQUATIONS = ROOT / "docs" / "equations.md"
@@ -259,6 +262,28 @@ def test_the_tables_of_each_paper_sum_up_the_runs_below_them() -> None:
     assert len(named) > 20 and all((ROOT / "configs" / f"{name}.yaml").is_file() for name in named)
 
 
+def test_each_number_at_the_head_of_the_results_is_of_a_row_with_seeds_and_a_split() -> None:
+    """The tables are written from docs/results.yaml: no number stands there alone."""
+    text = RESULTS.read_text()
+    assert with_tables(text) == text, f"docs/results.md is out of date: run `{UPDATE}`"
+    headings = re.findall(r"^## (.+)$", text.split("\n## Runs\n")[0], re.MULTILINE)
+    assert headings == [*(table["heading"] for table in tables()), "Speed, in brief"]
+    for table in tables():
+        assert table["split"] in ("val", "test") and re.match(r"[\d,]+ \w+", table["items"])
+        for row in table["rows"]:
+            measured = [value for value in row.values() if isinstance(value, list) and not isinstance(value[0], str)]
+            assert bool(row.get("seeds")) == bool(measured), row
+            assert {*row} <= {*table["columns"], "seeds", "bold"}, row
+
+
+def test_a_number_that_is_changed_in_the_results_is_noticed() -> None:
+    text = RESULTS.read_text()
+    for table in tables():
+        before, rest = text.split(f"\n## {table['heading']}\n")
+        changed = before + f"\n## {table['heading']}\n" + re.sub(r"\| \**(\d+\.\d+)", "| 5.4321", rest, count=1)
+        assert changed != text and with_tables(changed) == text, table["heading"]
+
+
 def test_links_to_headings_lead_to_one() -> None:
     """As GitHub names them: in lower case, spaces as hyphens, without punctuation."""
     missing = []
@@ -364,3 +389,4 @@ if __name__ == "__main__":
         sys.exit(f"usage: {UPDATE}")
     EQUATIONS.write_text(updated(EQUATIONS.read_text()))
     CONTRIBUTING.write_text(pictured(CONTRIBUTING.read_text()))
+    RESULTS.write_text(with_tables(RESULTS.read_text()))
