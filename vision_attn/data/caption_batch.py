@@ -40,7 +40,9 @@ class CaptionBatch(NamedTuple):
     crops: Float[Tensor, "B 4"] | None = None
     """The part (x0, y0, x1, y1) of each image of pixels that is seen: see `data.images.crops`. None: all of it."""
     sampled: tuple[Tensor, ...] = ()
-    """What a criterion sampled for this batch before a captured step: see `Criterion.sample`. Sources leave it out."""
+    """What a criterion sampled for this batch before a captured step: see `Criterion.sample`. Data leave it out."""
+    sources: tuple[str, ...] = ()
+    """The name of each image's data set, if there are several: in an evaluation it is that of all images of a batch."""
 
 
 def padded_words(encoded: Sequence[Sequence[int]]) -> Int[Tensor, "B 1 T"]:

@@ -46,6 +46,13 @@ class Ragged:
             starts.append(len(values))
         return cls(np.frombuffer(values, dtype=np.uint8), np.frombuffer(starts, dtype=np.int64))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The lists of all parts, one part after the other, copied into memory."""
+        ends = np.cumsum([0, *(len(part.values) for part in parts)])
+        starts = [part.starts[:-1] + before for part, before in zip(parts, ends, strict=False)]
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate([*starts, ends[-1:]]))
+
     def __len__(self) -> int:
         return len(self.starts) - 1
 

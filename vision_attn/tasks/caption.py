@@ -167,6 +167,7 @@ class Captioning(Describing):
         lengths: Static | None = None,
         crops: Float[Tensor, "B 4"] | None = None,
         sampled: tuple[Tensor, ...] | None = (),
+        sources: tuple | None = (),
     ) -> dict[str, Tensor]:
         """The parameters are the fields of `CaptionBatch`, in their order."""
         regions = self.regions(images, crops)

@@ -26,7 +26,11 @@ class Part(NamedTuple):
 
     members: Int[np.ndarray, "B"]
     captions: Int[np.ndarray, "B R"]
-    lengths: Static | None
+    rows: Int[np.ndarray, "B"]
+    """The index of each one's picture."""
+    lengths: Static | None = None
+    crops: Float[np.ndarray, "B 4"] | None = None
+    """What is seen of each; None: all of it."""
 
 
 class CaptionTable:
@@ -40,6 +44,15 @@ class CaptionTable:
         self.words = photographs.encoded(vocabulary, max_length)
         self.first = photographs.starts[photographs.members]
         self.count = photographs.starts[photographs.members + 1] - self.first
+        self.bounds = photographs.bounds
+        """The number of the first photograph of each source, and that of all."""
+
+    def sources(self, members: NDArray[np.int64]) -> tuple[str, ...]:
+        """The name of the source of each photograph; empty where there is one alone."""
+        if self.photographs.sources is None:
+            return ()
+        names, numbers = [*self.photographs.sources], np.searchsorted(self.bounds, members, side="right") - 1
+        return tuple(names[number] for number in numbers.tolist())
 
     def most_words(self, rows: int) -> NDArray[np.int64]:
         """The most words of each row of each photograph, longest first, whichever captions `pick` chooses."""
@@ -49,17 +62,22 @@ class CaptionTable:
         times = -(-rows // self.count)[:, None]  # how often a caption is repeated
         return np.take_along_axis(-np.sort(-lengths, axis=1), np.arange(rows) // times, axis=1)
 
-    def pick(self, rows: int, rng: np.random.Generator | None = None) -> NDArray[np.int64]:
-        """Choose `rows` captions of each photograph, in the file's order, or in random order if `rng` is given.
+    def pick(
+        self, rows: int, rng: np.random.Generator | None = None, members: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Choose `rows` captions of each of `members`, by default of each photograph, in the file's order, or in random
+        order if `rng` is given.
 
         Returns their positions in the table, (photographs, rows). A caption is repeated only after all captions of its
         photograph have been used.
         """
-        order = np.broadcast_to(np.arange(self.count.max()), (len(self.count), self.count.max()))
+        chosen = slice(None) if members is None else members
+        first, count = self.first[chosen], self.count[chosen]
+        order = np.broadcast_to(np.arange(self.count.max()), (len(count), self.count.max()))
         if rng is not None:
-            order = np.where(order < self.count[:, None], rng.random(order.shape), 2).argsort(axis=1)
-        position = np.arange(rows) % self.count[:, None]
-        return self.first[:, None] + np.take_along_axis(order, position, axis=1)
+            order = np.where(order < count[:, None], rng.random(order.shape), 2).argsort(axis=1)
+        position = np.arange(rows) % count[:, None]
+        return first[:, None] + np.take_along_axis(order, position, axis=1)
 
 
 class Batches:
@@ -70,16 +88,12 @@ class Batches:
         table: CaptionTable,
         pictures: Features | Pixels | Vectors,
         parts: Sequence[Part],
-        rows: NDArray[np.int64],
         *,
-        crops: Float[np.ndarray, "N 4"] | None = None,
         may_skip: bool = False,
     ) -> None:
-        """`rows`: the picture index of each photograph; `crops`: what is seen of each, None for all of it. may_skip:
-        leave out a batch of which no photograph can be read; that is an error if it is so of all batches, and otherwise
-        of any."""
-        self.table, self.pictures, self.parts, self.rows = table, pictures, parts, rows
-        self.crops, self.may_skip = crops, may_skip
+        """may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
+        and otherwise of any."""
+        self.table, self.pictures, self.parts, self.may_skip = table, pictures, parts, may_skip
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -109,23 +123,22 @@ class Batches:
                 yield pending.result()
 
     def _batch(self, part: Part, space: Tensor | None) -> CaptionBatch | None:
-        table, members, captions = self.table, part.members, part.captions
+        table, members, captions, rows, crops = self.table, part.members, part.captions, part.rows, part.crops
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)
         if part.lengths is None:  # otherwise each image has its place
             order = np.argsort(-lengths.max(axis=1), kind="stable")
-            members, captions = members[order], captions[order]
+            members, captions, rows = members[order], captions[order], rows[order]
         photographs = [table.photographs[member] for member in members.tolist()]
-        images, rows = self.pictures.gather(self.rows[members], space), self.rows[members]
-        crops = None if self.crops is None else self.crops[members]
+        images = self.pictures.gather(rows, space)
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
             if self.may_skip:
                 return None
             raise _unreadable(photographs[0])
         if len(kept) < len(photographs):
-            images, captions = images[kept], captions[kept]
+            images, captions, members = images[kept], captions[kept], members[kept]
             photographs, rows = [photographs[number] for number in kept], rows[kept]
             crops = None if crops is None else crops[kept]
         places = None if part.lengths is None else Static(part.lengths[number] for number in kept)
@@ -140,6 +153,7 @@ class Batches:
             vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
             lengths=places,
             crops=None if crops is None else torch.from_numpy(crops),
+            sources=table.sources(members),
         )
 
 

@@ -3,25 +3,28 @@
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from vision_attn.contracts import END
+from vision_attn.contracts import END, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
-from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
+from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.store import Photographs, locate
-from vision_attn.data.photographs.views import Views
+from vision_attn.data.photographs.shares import Turns, turns_due
+from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, check_sources
+from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
@@ -36,13 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class Captions(VocabularySource):
-    """Photographs in a folder, with captions in a file of any common shape. For an encoder of films: films, each a file
-    or a folder of frames."""
+    """Photographs in a folder, with captions in a file of any common shape; also several such data sets. For an encoder
+    of films: films, each a file or a folder of frames."""
 
     def __init__(
         self,
         *,
-        images: str | dict[str, str],
+        images: str | dict[str, str] | None = None,
         annotations: str | dict[str, str] | None = None,
         split_files: str | dict[str, str] | None = None,
         columns: dict[str, str | int] | None = None,
@@ -61,6 +64,10 @@ class Captions(VocabularySource):
         verify: bool = False,
         features: str | None = None,
         download: bool = False,
+        sources: list[PhotographSet] | None = None,
+        evaluate: list[str] | None = None,
+        turns: Literal["equal", "captions"] = "equal",
+        without_copies: bool | None = None,
     ) -> None:
         """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
@@ -96,9 +103,32 @@ class Captions(VocabularySource):
                 .npy or .npz file for each photograph, or an HDF5 file (`annotation_vectors.vector_files`). See
                 `encoders.precomputed`.
             download: download a dataset of the hub, if it is not on this machine.
+            sources: several data sets, each with a `name`, its files, and possibly its `share` of each epoch: see
+                `data.photographs.sources.PhotographSet`. In the place of images, annotations, split_files, columns and
+                features. They have one vocabulary, and metrics of each end in its name.
+            evaluate: the names of the sources whose photographs are used in validation and testing; None: of all.
+            turns: how the turns of an epoch are divided among the photographs of a source: "equal", or in proportion to
+                the number of their "captions".
+            without_copies: leave out photographs for training or validation of which another split has a copy, also
+                resized or saved again: see `data.photographs.copies`. None: if there are several sources.
         """
-        self.images, self.annotations = images, images if annotations is None else annotations
-        self.split_files, self.columns = split_files, columns
+        one = {"images": images, "annotations": annotations, "split_files": split_files, "columns": columns}
+        one["features"] = features
+        if sources is None and images is None:
+            raise UserError("data.images is missing: name a folder of photographs, or several data sets (data.sources)")
+        if sources is not None:
+            if given := [key for key, value in one.items() if value is not None]:
+                raise UserError(
+                    f"data.sources and data.{given[0]} exclude each other: write it into the source that it belongs to,"
+                    f" with --data.{given[0]}=null, or leave out the sources, with --data.sources=null"
+                )
+            check_sources(sources)
+        self.sources = [PhotographSet(**one)] if sources is None else list(sources)
+        self.evaluate, self.turns = evaluate, turns
+        self.without_copies = len(self.sources) > 1 if without_copies is None else without_copies
+        names = [one.name for one in self.sources]
+        if unknown := [name for name in evaluate or () if name not in names]:
+            raise UserError(f"data.evaluate: {unknown[0]} is no source; there are {', '.join(names) or 'none'}")
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
         self.words, self.max_length, self.rows = words, max_length, rows
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
@@ -106,18 +136,23 @@ class Captions(VocabularySource):
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         check_range("Captions", 0.1, 1, crops=crops)
-        self.features, self.crops, self.download = features, crops, download
+        self.features = ", ".join(one.features for one in self.sources if one.features) or None
+        self.crops, self.download = crops, download
         for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
-            if features and set_:
+            if self.features and set_:
                 raise UserError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
         self._prepared: nn.Module | None = None
         self._only: str | None = None
 
     @cached_property
+    def _read(self) -> dict[str, dict[str, Photographs]]:
+        """The photographs of each source, by its name and by split."""
+        return {one.name: one.read(cache=self.cache, download=self.download) for one in self.sources}
+
+    @cached_property
     def photographs(self) -> dict[str, Photographs]:
-        """All photographs with captions, by split, in the order of the annotation files."""
-        options = {"columns": self.columns, "cache": self.cache, "download": self.download}
-        return read_splits(self.annotations, self.split_files, **options)
+        """All photographs with captions, by split, in the order of the sources and of their annotation files."""
+        return _joined(self._read)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -150,7 +185,7 @@ class Captions(VocabularySource):
             return
         if task.frames > 1 and (self.flips or self.crops < 1):
             raise UserError("data.flips and data.crops are of photographs, and the encoder takes films: leave them out")
-        found = self._located(films=task.frames > 1)
+        films = task.frames > 1
         cache = None if self.cache is None else Path(self.cache).expanduser()
         frozen = None if cache is None or self.features else encoder.frozen_part()
         if frozen is not None and self.crops < 1 and self._only is None:
@@ -159,35 +194,55 @@ class Captions(VocabularySource):
                 "set --data.cache=null to encode the crops of each epoch, or --data.crops=1"
             )
         # An evaluation mirrors nothing. Photographs that are not cached are mirrored by `crops` of a batch.
-        views = Views(found, flips=self.flips and frozen is not None and self._only is None)
-        if frozen is not None and self._only and not complete_in(cache, frozen, views):
-            found = {
-                split: members.selected(np.full(len(members), split == self._only)) for split, members in found.items()
-            }
-            views = Views(found, flips=False)
-        device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
-        if self.features:
-            self._pictures: Features | Pixels | Vectors = Vectors.of(views, find(self.features), encoder)
-        elif frozen is None:
-            kind = {"fit": encoder.fit, "frames": task.frames}
-            self._pictures = pixels(views, encoder.resolution, device, repeated=self._only is None, **kind)
-        else:
-            parts = [views[: len(views.photographs)], views[len(views.photographs) :]]  # flips use an existing cache
-            folders = [cached_features(cache, frozen, part, verify=self.verify) for part in parts if len(part)]
-            self._pictures = Features(folders, self.residency, device)
-        self._readable, self._views, self._rows = found, views, views.rows
+        flips = self.flips and frozen is not None and self._only is None
+        self._find(cache, films=films, flips=flips)
+        for name, found in self._found.items() if self._only else ():
+            used = self._only == "train" or self._is_evaluated(name)
+            if not used or (frozen is not None and not complete_in(cache, frozen, found.views)):
+                found.keep_only(self._only if used else None)
+        self._views = JoinedViews.of({name: found.views for name, found in self._found.items()})
+        self._pictures = self._pictured(encoder, frozen, cache)
+        self._readable = _joined({name: found.splits for name, found in self._found.items()})
+        self._rows = dict(self._views.rows)
+        for split in SPLITS:
+            self._keep(split, np.concatenate([found.kept[split] for found in self._found.values()]))
         if self._pictures.unreadable:
-            self._leave_out(self._pictures.unreadable, "films" if task.frames > 1 else "photographs")
+            self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
         self._groups: Stratified | None = None
+        self._turns: Turns | None = None
         self._prepared = encoder
 
-    def _located(self, films: bool) -> dict[str, Photographs]:
-        images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
-        if any(members.files is not None for members in self.photographs.values()):
-            images = {}  # the dataset holds them
-        folders = {known_split(split): find(path) for split, path in images.items()}
-        return locate(self.photographs, folders, films=films)
+    def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
+        """Find the photographs of each source, and which of them are copies of those of another split."""
+        self._found = {
+            one.name: Found(one.located(self._read[one.name], films=films), flips=flips) for one in self.sources
+        }
+        if self.without_copies and not films and self._only != "test":  # of which none are left out
+            leave_out_copies(self._found, cache)
+
+    def _pictured(self, encoder: Encoder, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
+        """The pictures of all sources, or their annotation vectors, which are computed if there is a cache for them."""
+        device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
+        if self.features:
+            several = len(self.sources) > 1
+            paths = {one.name: find(one.features if several else self.features) for one in self.sources}
+            return Vectors.joined(
+                {name: Vectors.of(found.views, paths[name], encoder) for name, found in self._found.items()}
+            )
+        if frozen is None:
+            kind = {"fit": encoder.fit, "frames": encoder.frames}
+            return pixels(self._views, encoder.resolution, device, repeated=self._only is None, **kind)
+        parts = [
+            (f"{name}/" * (len(self._found) > 1), part)
+            for name, found in self._found.items()
+            for part in found.views.parts()
+        ]
+        folders = [cached_features(cache, frozen, part, verify=self.verify) for _, part in parts]
+        return Features(folders, self.residency, device, [prefix for prefix, _ in parts])
+
+    def _is_evaluated(self, source: str) -> bool:
+        return self.evaluate is None or source in self.evaluate
 
     @property
     def summary(self) -> str:
@@ -209,12 +264,15 @@ class Captions(VocabularySource):
             names = list(members.all_names())
             kept = np.array([name not in unreadable for name in names], dtype=bool)
             files |= {names[number]: members.file(number) for number in np.flatnonzero(~kept).tolist()}
-            self._readable[split], self._rows[split] = members.selected(kept), self._rows[split][kept]
+            self._keep(split, kept)
         for name in list(files)[:10]:
             log.warning("%s", printable(f"{files[name]}: {unreadable[name]}"))
         if files:
             total = len(self._views.photographs)
             log.warning("%d of %d %s cannot be read and are left out", len(files), total, what)
+
+    def _keep(self, split: str, kept: NDArray[np.bool_]) -> None:
+        self._readable[split], self._rows[split] = self._readable[split].selected(kept), self._rows[split][kept]
 
     def __len__(self) -> int:
         return len(self._grouping)
@@ -223,38 +281,54 @@ class Captions(VocabularySource):
     def _grouping(self) -> Stratified:
         """How training photographs meet in batches."""
         if self._groups is None:
-            self._groups = Stratified(self._table("train").most_words(self.rows), self.batch_size)
+            table = self._table("train")
+            lengths, shares = table.most_words(self.rows), {one.name: one.share for one in self.sources}
+            options = {"by_captions": self.turns == "captions", "batch_size": self.batch_size}
+            due = turns_due(table.count, table.bounds, shares, **options)
+            self._turns = None if due is None else Turns(due, table.bounds, lengths)
+            self._groups = Stratified(lengths if self._turns is None else self._turns.lengths, self.batch_size)
         return self._groups
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
-        captions = table.pick(self.rows, rng)
+        groups = self._grouping  # and the turns
+        members = np.arange(len(table.count)) if self._turns is None else self._turns.epoch(epoch, seed)
+        captions, rows, crops = table.pick(self.rows, rng, members), table.rows[members], None
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
-        rows, crops = table.rows, None
         if not isinstance(self._pictures, Pixels):
             rows = np.where(mirrored, self._views.mirrors(rows), rows)
         elif self.flips or self.crops < 1:
             crops = random_crops(float(self.crops), mirrored, np.random.default_rng([seed % 2**64, epoch, CROPS]))
-        mine = equal_part(self._grouping.size, rank, world)
+        mine = equal_part(groups.size, rank, world)
         parts = [
-            Part(group.members[mine], captions[group.members[mine]], Static(group.shape[mine]))
-            for group in self._grouping.epoch(rng)[skip:]
+            Part(members[turns], captions[turns], rows[turns], shape, None if crops is None else crops[turns])
+            for group in groups.epoch(rng)[skip:]
+            for turns, shape in [(group.members[mine], Static(group.shape[mine]))]
         ]
-        return iter(Batches(table, self._pictures, parts, rows, crops=crops))
+        return iter(Batches(table, self._pictures, parts))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(known_split(name)), self.evaluation_batch_size
-        everyone = np.arange(len(table.photographs))
         captions = table.pick(self.rows)
-        starts = range(rank * size, len(everyone), world * size)
-        parts = [Part(everyone[start : start + size], captions[start : start + size], None) for start in starts]
-        return Batches(table, self._pictures, parts, table.rows, may_skip=True)
+        used = [
+            ends for one, ends in zip(self.sources, pairwise(table.bounds), strict=True) if self._is_evaluated(one.name)
+        ]
+        batches = [np.arange(start, min(start + size, end)) for first, end in used for start in range(first, end, size)]
+        if not batches:
+            raise UserError(f"data.evaluate: no photograph of split {name} is in {', '.join(self.evaluate)}")
+        parts = [Part(members, captions[members], table.rows[members]) for members in batches[rank::world]]
+        return Batches(table, self._pictures, parts, may_skip=True)
+
+    @property
+    def _place(self) -> str:
+        """What messages call the data."""
+        return ", ".join(one.place for one in self.sources)
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]
         if not members:
             raise UserError(
-                f"{self.annotations}: split {split} has no images; assign some images to it"
+                f"{self._place}: split {split} has no images; assign some images to it"
                 + ", or train without validation: --run.validate_every=0" * (split == "val")
             )
         return members
@@ -265,7 +339,12 @@ class Captions(VocabularySource):
         if split not in self._tables:
             members = self._readable[split]
             if self._members(split) and not members:
-                where = self.features or self.images
-                raise UserError(f"{self.annotations}: no photograph of split {split} can be read; check {where}")
+                where = self.features or ", ".join(f"{one.images}" for one in self.sources)
+                raise UserError(f"{self._place}: no photograph of split {split} can be read; check {where}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]
+
+
+def _joined(sources: Mapping[str, Mapping[str, Photographs]]) -> dict[str, Photographs]:
+    """The photographs of all sources by split."""
+    return {split: Photographs.joined({name: found[split] for name, found in sources.items()}) for split in SPLITS}

@@ -52,10 +52,13 @@ class Photographs:
     """The path from the common parent of the folders of all splits to `folder`; part of a name."""
     sizes: NDArray[np.int64] | None = None
     """Bytes of the file of each member; -1: there is none."""
-    files: Sequence[Encoded] | None = None
-    """The photographs in the arrays, if the data set holds them; None: they are files of `folder`."""
+    files: Sequence[Path | Encoded] | None = None
+    """The photographs in the arrays, if the data set holds them, or they are of several sources; None: they are files
+    of `folder`."""
     store: tuple[Path, str] | None = None
     """The folder and the split of the files that hold the arrays; None: they are in memory."""
+    sources: Mapping[str, "Photographs"] | None = None
+    """The photographs of each source by its name, if they are of several: see `joined`."""
 
     @classmethod
     def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
@@ -69,6 +72,41 @@ class Photographs:
             sizes=np.array([file.size for file in inside]) if inside else None,
             files=inside or None,
         )
+
+    @classmethod
+    def joined(cls, sources: Mapping[str, "Photographs"]) -> "Photographs":
+        """The photographs of several sources, one source after the other. Their names begin with that of the source,
+        since files of several sources may have the same name. The only one of a mapping stays as it is."""
+        parts = [*sources.values()]
+        if len(parts) == 1:
+            return parts[0]
+        first = np.cumsum([0, *(len(part.ids) for part in parts)])
+        captions = np.cumsum([0, *(len(part.captions) for part in parts)])
+        placed = all(part.sizes is not None for part in parts if len(part.ids))
+        return cls(
+            ids=Ragged.joined([part.ids for part in parts]),
+            names=Ragged.texts(
+                f"{source}/{part.name_prefix}{name}"
+                for source, part in sources.items()
+                for name in part.names.all_texts()
+            ),
+            captions=Ragged.joined([part.captions for part in parts]),
+            starts=np.concatenate(
+                [*(part.starts[:-1] + before for part, before in zip(parts, captions, strict=False)), captions[-1:]]
+            ),
+            members=np.concatenate([part.members + before for part, before in zip(parts, first, strict=False)]),
+            sizes=np.concatenate([part.sizes for part in parts if len(part.ids)] or [np.arange(0)]) if placed else None,
+            files=[file for part in parts for file in part.all_files()] if placed else None,
+            sources=sources,
+        )
+
+    @property
+    def bounds(self) -> NDArray[np.int64]:
+        """The number of the first member of each source, and that of all members."""
+        if self.sources is None:
+            return np.array([0, len(self)])
+        first = np.cumsum([0, *(len(part.ids) for part in self.sources.values())])
+        return np.searchsorted(self.members, first)
 
     def save(self, folder: Path, split: str) -> None:
         for name in TEXTS:
@@ -114,6 +152,10 @@ class Photographs:
             return self.files[int(self.members[number])]
         return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
 
+    def all_files(self) -> Sequence[Path | Encoded]:
+        """The file of each photograph in the arrays; only after `locate`."""
+        return self.files if self.files is not None else [self.folder / name for name in self.names.all_texts()]
+
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
         name = self.names.text(self.members.item(number))
@@ -129,6 +171,9 @@ class Photographs:
         """The targets of all captions in the arrays, also of photographs that are left out: see `Vocabulary.targets`.
         They are kept in the store if there is one."""
 
+        if self.sources is not None:
+            return Ragged.joined([part.encoded(vocabulary, max_length) for part in self.sources.values()])
+
         def make() -> Ragged:
             texts = progress(
                 self.captions.all_texts(), what="words of captions", unit="caption", total=len(self.captions)
@@ -140,7 +185,7 @@ class Photographs:
         folder, split = self.store
         rules = digest(vocabulary.json())[:12]  # the words, and how text is split
         name = f"{split}-targets-{rules}-{max_length}"
-        return _shared(
+        return shared(
             folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
         )
 
@@ -163,7 +208,7 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
         with suppress(OSError):  # another process may delete some now
             _name_others(folder)
 
-    return _shared(folder, "captions", load, read, save)
+    return shared(folder, "captions", load, read, save)
 
 
 def _name_others(folder: Path) -> None:
@@ -176,7 +221,7 @@ def _name_others(folder: Path) -> None:
         say(f"{folder.parent} also holds captions of other annotation files; delete those not needed: {listed}")
 
 
-def _shared(
+def shared(
     folder: Path, what: str, load: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]
 ) -> Kept:
     """What `load` maps into memory. If it is missing or damaged, one process makes and saves it while the others wait.

@@ -78,6 +78,12 @@ class Views(Sequence[View]):
                 )
             owner[rows] = number
 
+    def parts(self) -> "list[Views]":
+        """The photographs, and those that are mirrored, as far as there are any: each has a cache of its own, so that
+        mirroring uses the existing one."""
+        count = len(self.photographs)
+        return [part for part in (self[:count], self[count:]) if len(part)]
+
     def ids(self) -> Iterator[int | str]:
         """The id of each photograph, without the mirrored ones."""
         starts = np.array([0, *self.ends[:-1]])

@@ -31,15 +31,20 @@ Shard = dict[str, Any]
 
 def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
     """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
-    listing, lines = hashlib.sha256(), map(_line, views)
-    while block := "".join(islice(lines, 4096)):
-        listing.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
         "shape": [len(views), prod(encoder.layout), encoder.region_size],
-        "images": listing.hexdigest(),
+        "images": listing(views),
     }
+
+
+def listing(views: Sequence[View]) -> str:
+    """A checksum of the name and the size in bytes of each image."""
+    found, lines = hashlib.sha256(), map(_line, views)
+    while block := "".join(islice(lines, 4096)):
+        found.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
+    return found.hexdigest()
 
 
 def _line(view: View) -> str:

@@ -53,15 +53,27 @@ class Features:
     other."""
 
     def __init__(
-        self, folders: Sequence[Path], residency: Literal["memmap", "memory", "device"], device: torch.device
+        self,
+        folders: Sequence[Path],
+        residency: Literal["memmap", "memory", "device"],
+        device: torch.device,
+        prefixes: Sequence[str] = (),
     ) -> None:
-        """`residency`: memory-mapped files, main memory or `device`. Raises UserError for an incomplete cache."""
-        listed = [(folder, shard) for folder in folders for shard in finished_shards(folder, SHARD)]
-        shards = [shard for _, shard in listed]
-        self._paths = [folder / shard["file"] for folder, shard in listed]
+        """`residency`: memory-mapped files, main memory or `device`. `prefixes`: what names of the images of each
+        folder begin with, where those of several folders may be the same. Raises UserError for an incomplete cache."""
+        before = prefixes or [""] * len(folders)
+        listed = [
+            (folder, shard, prefix)
+            for folder, prefix in zip(folders, before, strict=True)
+            for shard in finished_shards(folder, SHARD)
+        ]
+        shards = [shard for _, shard, _ in listed]
+        self._paths = [folder / shard["file"] for folder, shard, _ in listed]
         ends = np.cumsum([shard["shape"][0] for shard in shards])
         self._starts = np.array([0, *ends[:-1]])
-        self.unreadable: dict[str, str] = {name: why for shard in shards for name, why in shard["unreadable"].items()}
+        self.unreadable: dict[str, str] = {
+            prefix + name: why for _, shard, prefix in listed for name, why in shard["unreadable"].items()
+        }
         """Images that could not be read, with the reason; their vectors are those of a black image."""
         self.shape = tuple(shards[0]["shape"][1:])
         self.shard = lru_cache(OPEN)(self._shard)

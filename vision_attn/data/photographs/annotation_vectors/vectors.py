@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from math import prod
 from pathlib import Path
 
@@ -73,6 +74,19 @@ class Vectors:
             raise UserError("data.features are not computed again, so the encoder cannot be trained")
         number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
         return cls(views, path, (number, encoder.region_size), list(views.ids()))
+
+    @classmethod
+    def joined(cls, sources: Mapping[str, "Vectors"]) -> "Vectors":
+        """The vectors of several sources, one source after the other, with names that begin with that of the source;
+        those of one alone as they are."""
+        if len(sources) == 1:
+            return next(iter(sources.values()))
+        found = copy(next(iter(sources.values())))
+        found.files = [file for part in sources.values() for file in part.files]
+        found.unreadable = {
+            f"{source}/{name}": why for source, part in sources.items() for name, why in part.unreadable.items()
+        }
+        return found
 
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
