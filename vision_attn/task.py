@@ -60,6 +60,8 @@ class Source:
     """The number of classes; 0 where images have no labels."""
     films = False
     """Whether it gives films, not images; of photographs known after `prepare`."""
+    num_sources: int = 1
+    """The number of data sets whose metrics are told apart: the first batches of a split are one of each."""
     features: str | None = None
     """The folder of annotation vectors that another program computed; None where the encoder computes them."""
 

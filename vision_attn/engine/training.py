@@ -65,7 +65,7 @@ class Training:
             if world.is_main:
                 checkpoint.update_position(self.folder, position)
         elif run.sanity_check and run.validate_every:
-            self.evaluate(islice(self.validation(), 1), world)
+            self.evaluate(islice(self.validation(), self.data.num_sources), world)
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:

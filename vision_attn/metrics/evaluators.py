@@ -10,7 +10,7 @@ from vision_attn.contracts import PAD, Evaluator, Results
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.coco.captions import caption_metrics
-from vision_attn.metrics.coco.results import EACH, write_each, write_results
+from vision_attn.metrics.coco.results import EACH, Image, write_each, write_results
 from vision_attn.metrics.variety import cut_short, few_images, is_content, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import shown
@@ -68,13 +68,15 @@ class CaptionScores(Evaluator):
         `pretrained`: by a captioner of transformers."""
         self.names, self.split = None if names is None else list(names), split
         self.unit, self.pretrained = unit, pretrained
-        self.candidates: dict[int | str, str] = {}
-        self.references: dict[int | str, list[str]] = {}
+        self.candidates: dict[Image, str] = {}
+        self.references: dict[Image, list[str]] = {}
         self.notes: list[str] = []
         self.each: Mapping[Any, Mapping[str, float | None]] = {}
 
     def update(self, batch: Any, results: Results) -> None:
-        for image, caption, references in zip(batch.ids, results.described, batch.references, strict=True):
+        sources = getattr(batch, "sources", ())
+        images = [*zip(sources, batch.ids, strict=True)] if sources else batch.ids
+        for image, caption, references in zip(images, results.described, batch.references, strict=True):
             self.candidates[image], self.references[image] = caption.text, references
 
     def compute(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Captioning: trained on the criteria that its config lists, judged by decoded captions."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +211,8 @@ class Captioning(Describing):
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
-        added = {name: new() for name, new in self.evaluators.items()}
-        return evaluated(predictions, self.standard_evaluators(folder is not None), added, folder)
+        standard = partial(self.standard_evaluators, folder is not None)
+        return evaluated(predictions, standard, self.evaluators, folder)
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""

@@ -1,6 +1,6 @@
 """The metrics of captions: those of evaluators and of criteria, over all batches of an evaluation."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,42 +23,73 @@ class Predicted(NamedTuple):
     """What `probe` of each evaluator of the config returned, by its name, in a full evaluation."""
 
 
-def evaluated(
-    predictions: Iterable[Predicted], standard: Sequence[Evaluator], added: Mapping[str, Evaluator], folder: Path | None
-) -> dict[str, float]:
-    """Return all metrics. Raises UserError if there is no prediction.
+class Group:
+    """The evaluators of a data set, and the means of what criteria measure."""
 
-    standard, added: evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a warning.
-    folder: where evaluators write their inputs; None: nowhere.
-    """
-    evaluators = [*standard, *added.values()]
-    totals, images = dict[str, float](), dict[str, int]()
-    empty = True
-    for batch, results, measured, probed in predictions:
-        empty = False
-        for evaluator in standard:
+    def __init__(self, standard: Sequence[Evaluator], added: Mapping[str, Evaluator]) -> None:
+        self.standard, self.added = standard, added
+        self.totals, self.images = dict[str, float](), dict[str, int]()
+
+    def update(self, predicted: Predicted) -> None:
+        batch, results, measured, probed = predicted
+        for evaluator in self.standard:
             evaluator.update(batch, results)
-        for name, evaluator in added.items():
+        for name, evaluator in self.added.items():
             evaluator.update(batch, results._replace(probed=probed.get(name)))
         for name, value in measured.items():
-            totals[name] = totals.get(name, 0.0) + value * len(batch.ids)
-            images[name] = images.get(name, 0) + len(batch.ids)
+            self.totals[name] = self.totals.get(name, 0.0) + value * len(batch.ids)
+            self.images[name] = self.images.get(name, 0) + len(batch.ids)
+
+    def metrics(self, *, full: bool, folder: Path | None = None, notes: bool = True) -> dict[str, float]:
+        """All metrics. `full`: an added evaluator that fails is NaN, with a warning. `folder`: where evaluators write
+        their inputs. `notes`: whether to print theirs."""
+        means = {name: total / self.images[name] for name, total in self.totals.items()}
+        metrics: dict[str, float] = {}
+        for evaluator in (*self.standard, *self.added.values()):
+            try:
+                metrics |= measures(evaluator, known=metrics.keys() | means.keys())
+                if folder is not None:
+                    evaluator.write(folder)
+            except Exception as error:
+                if evaluator in self.standard or not full or isinstance(error, OSError):
+                    raise
+                name = type(evaluator).__name__  # one that was added may not cost the others
+                metrics[name] = float("nan")
+                complain(f"{name} failed ({type(error).__name__}: {error}); its metrics are left out")
+                continue
+            for line in evaluator.notes if notes else ():
+                complain(line)
+        return metrics | means
+
+
+def evaluated(
+    predictions: Iterable[Predicted],
+    standard: Callable[[], Sequence[Evaluator]],
+    added: Mapping[str, Callable[[], Evaluator]],
+    folder: Path | None,
+) -> dict[str, float]:
+    """Return all metrics and, of data with several sources, those of each as `NAME_SOURCE`. Raises UserError if there
+    is no prediction.
+
+    standard, added: make evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a
+        warning.
+    folder: where the evaluators of all images write their inputs; None: nowhere.
+    """
+
+    def group() -> Group:
+        return Group(standard(), {name: new() for name, new in added.items()})
+
+    everything, sources = group(), dict[str, Group]()
+    empty, full = True, folder is not None
+    for predicted in predictions:
+        empty = False
+        everything.update(predicted)
+        if named := getattr(predicted.batch, "sources", ()):
+            sources.setdefault(named[0], group()).update(predicted)
     if empty:
         raise UserError("there is no image to evaluate: the split is empty")
-    means = {name: total / images[name] for name, total in totals.items()}
-    metrics: dict[str, float] = {}
-    for evaluator in evaluators:
-        try:
-            metrics |= measures(evaluator, known=metrics.keys() | means.keys())
-            if folder is not None:
-                evaluator.write(folder)
-        except Exception as error:
-            if evaluator in standard or folder is None or isinstance(error, OSError):
-                raise
-            name = type(evaluator).__name__  # one that was added may not cost the others
-            metrics[name] = float("nan")
-            complain(f"{name} failed ({type(error).__name__}: {error}); its metrics are left out")
-            continue
-        for line in evaluator.notes:
-            complain(line)
-    return metrics | means
+    metrics = everything.metrics(full=full, folder=folder)
+    for source, each in sources.items():
+        found = metrics if len(sources) == 1 else each.metrics(full=full, notes=False)
+        metrics = metrics | {f"{name}_{source}": value for name, value in found.items()}
+    return metrics

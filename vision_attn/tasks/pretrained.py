@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.contracts import Caption, DecodedCaption, Results
+from vision_attn.contracts import Caption, DecodedCaption, Evaluator, Results
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
@@ -205,9 +205,13 @@ class PretrainedCaptioning(Task):
         and all of a long one, in the model's tokens; it is still in nats per word, of words between spaces and the end
         of a caption. It is left out of a model without a token that ends a caption.
         """
-        likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
-        scores, cut = CaptionScores(pretrained=True), CutShort(pretrained=True)
-        return evaluated(predictions, [scores, *likelihood, cut, Motion(), Pointing()], {}, folder)
+
+        def standard() -> list[Evaluator]:
+            likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
+            scores, cut = CaptionScores(pretrained=True), CutShort(pretrained=True)
+            return [scores, *likelihood, cut, Motion(), Pointing()]
+
+        return evaluated(predictions, standard, {}, folder)
 
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all."""

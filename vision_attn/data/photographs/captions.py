@@ -166,6 +166,10 @@ class Captions(VocabularySource):
         return (tuple(photograph.captions) for photograph in self._members("train"))
 
     @property
+    def num_sources(self) -> int:
+        return sum(self._is_evaluated(one.name) for one in self.sources)
+
+    @property
     def films(self) -> bool:
         """Whether it was prepared for an encoder of films."""
         return self._prepared is not None and self._prepared.frames > 1
@@ -209,8 +213,7 @@ class Captions(VocabularySource):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
-        self._groups: Stratified | None = None
-        self._turns: Turns | None = None
+        self._planned: tuple[Turns | None, Stratified] | None = None
         self._prepared = encoder
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
@@ -247,7 +250,12 @@ class Captions(VocabularySource):
     @property
     def summary(self) -> str:
         sizes = {split: len(members) for split, members in self._readable.items()}
-        return f"{'films' if self.films else 'photographs'}: {counted(sizes)}; {len(self.vocabulary):,} words"
+        line = f"{'films' if self.films else 'photographs'}: {counted(sizes)}; {len(self.vocabulary):,} words"
+        if len(self.sources) == 1:
+            return line
+        turns = np.histogram(self._shown(0, seed=0), self._table("train").bounds)[0].tolist()
+        told = (f"{number:,} of {one.name}" for one, number in zip(self.sources, turns, strict=True))
+        return f"{line}; an epoch shows {', '.join(told)}"
 
     @property
     def remarks(self) -> Iterator[str]:
@@ -275,24 +283,28 @@ class Captions(VocabularySource):
         self._readable[split], self._rows[split] = self._readable[split].selected(kept), self._rows[split][kept]
 
     def __len__(self) -> int:
-        return len(self._grouping)
+        return len(self._plan[1])
 
     @property
-    def _grouping(self) -> Stratified:
-        """How training photographs meet in batches."""
-        if self._groups is None:
+    def _plan(self) -> tuple[Turns | None, Stratified]:
+        """Which training photographs an epoch shows, None for each once, and how they meet in batches."""
+        if self._planned is None:
             table = self._table("train")
             lengths, shares = table.most_words(self.rows), {one.name: one.share for one in self.sources}
             options = {"by_captions": self.turns == "captions", "batch_size": self.batch_size}
             due = turns_due(table.count, table.bounds, shares, **options)
-            self._turns = None if due is None else Turns(due, table.bounds, lengths)
-            self._groups = Stratified(lengths if self._turns is None else self._turns.lengths, self.batch_size)
-        return self._groups
+            turns = None if due is None else Turns(due, table.bounds, lengths)
+            self._planned = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
+        return self._planned
+
+    def _shown(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
+        """The training photographs of an epoch, in the order in which `_plan` knows their lengths."""
+        turns, _ = self._plan
+        return turns.epoch(epoch, seed) if turns else np.arange(len(self._table("train").count))
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
-        groups = self._grouping  # and the turns
-        members = np.arange(len(table.count)) if self._turns is None else self._turns.epoch(epoch, seed)
+        (_, groups), members = self._plan, self._shown(epoch, seed=seed)
         captions, rows, crops = table.pick(self.rows, rng, members), table.rows[members], None
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         if not isinstance(self._pictures, Pixels):
@@ -310,10 +322,11 @@ class Captions(VocabularySource):
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(known_split(name)), self.evaluation_batch_size
         captions = table.pick(self.rows)
-        used = [
-            ends for one, ends in zip(self.sources, pairwise(table.bounds), strict=True) if self._is_evaluated(one.name)
-        ]
-        batches = [np.arange(start, min(start + size, end)) for first, end in used for start in range(first, end, size)]
+        ends = zip(self.sources, pairwise(table.bounds.tolist()), strict=True)
+        used = [range(*bounds, size) for one, bounds in ends if self._is_evaluated(one.name)]
+        firsts = {starts[0] for starts in used if starts}
+        batches = [np.arange(start, min(start + size, starts.stop)) for starts in used for start in starts]
+        batches.sort(key=lambda members: members[0] not in firsts)  # see `Source.num_sources`
         if not batches:
             raise UserError(f"data.evaluate: no photograph of split {name} is in {', '.join(self.evaluate)}")
         parts = [Part(members, captions[members], table.rows[members]) for members in batches[rank::world]]

@@ -30,7 +30,9 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
     is better) where validation gives it. Any larger value of the metric beats them.
     """
     value = float(metrics[metric])
-    nll = float(metrics.get("nll", math.nan)) if mode == "max" and metric in METRICS else math.nan
+    name, _, source = metric.partition("_")  # CIDEr_mine is of one source alone
+    nll = float(metrics.get(f"nll_{source}" if source else "nll", math.nan))
+    nll = nll if mode == "max" and name in METRICS else math.nan
     first = position.best is None and position.best_nll is None
     if mode == "min":
         won = first or value < position.best

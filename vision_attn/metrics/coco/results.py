@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from vision_attn.system.files import replacing
 
@@ -11,21 +11,30 @@ EACH = "scores.jsonl"
 """The name of the file of the metrics of each image that an evaluation writes."""
 
 
-def write_results(path: str | Path, captions: Mapping[int | str, str]) -> None:
-    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`."""
+Image: TypeAlias = int | str | tuple[str, int | str]
+"""The id of an image; where there are several data sets, whose ids may be the same, the name of its set and its id."""
+
+
+def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
+    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`, also with the
+    `source` of each image where it is known."""
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 
 
-def write_each(
-    path: str | Path, captions: Mapping[int | str, str], each: Mapping[int | str, Mapping[str, Any]]
-) -> None:
-    """Write a line of JSON for each image: its id, its caption, and its metrics (`Report.each`)."""
-    lines = [record | each.get(record["image_id"], {}) for record in _records(captions)]
+def write_each(path: str | Path, captions: Mapping[Image, str], each: Mapping[Image, Mapping[str, Any]]) -> None:
+    """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
+    records = zip(captions, _records(captions), strict=True)
+    lines = [record | each.get(image, {}) for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def _records(captions: Mapping[int | str, str]) -> list[dict[str, Any]]:
-    return [{"image_id": image, "caption": caption} for image, caption in captions.items()]
+def _records(captions: Mapping[Image, str]) -> list[dict[str, Any]]:
+    return [
+        {"image_id": image[1], "source": image[0], "caption": caption}
+        if isinstance(image, tuple)
+        else {"image_id": image, "caption": caption}
+        for image, caption in captions.items()
+    ]
 
 
 def _write(path: str | Path, text: str) -> None:
