@@ -1,6 +1,7 @@
 """Several data sets of photographs in one run: shares, turns, caches, copies, and metrics of each."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.contracts import PAD
 from vision_attn.data.grouping import SHAPES
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs import copies
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.copies import alike, different_bits, first_copies, mark
@@ -121,6 +123,10 @@ def test_every_photograph_comes_once_with_one_vocabulary(folder):
     assert captions.summary.startswith("photographs: 48 for training, 6 for validation, 6 for testing; ")
     assert captions.summary.endswith(" words; an epoch shows 8 of ours, 40 of theirs")
     assert len(list(captions.references())) == 48
+    rehearsed = sets(folder)
+    rehearsed[1].new_words = False
+    words = {*both(folder, prepare=False, sources=rehearsed).vocabulary.words}
+    assert "mine" in words and not {"theirs", "sea"} & words
 
 
 @pytest.mark.parametrize(
@@ -280,12 +286,14 @@ def test_vectors_of_other_programs(folder):
         ({"sources": None}, "data.images is missing: name a folder of photographs, or several data sets .data.sources"),
         ({"sources": [PhotographSet("x")]}, "data.sources.0.name is missing: give one that consists of letters"),
         ({"sources": [PhotographSet("x", "a/b")]}, "data.sources.0.name is 'a/b', but must consist of letters"),
+        ({"sources": [PhotographSet(None, "a")]}, "data.sources: a has no images"),
         ({"sources": [PhotographSet("x", "a"), PhotographSet("y", "a")]}, "a is the name of two data sets"),
         ({"sources": [PhotographSet("x", "a", share=1.0)]}, "share of a is 1, but must be above 0 and below 1"),
         ({"sources": [PhotographSet("x", n, share=0.5) for n in "abc"]}, "shares are 1.5 together, but must be 1"),
         ({"sources": [PhotographSet("x", n, share=s) for n, s in (("a", 0.6), ("b", 0.5), ("c", None))]},
          "shares are 1.1 together, but must be below 1"),
         ({"sources": [PhotographSet("x", "a", features="v"), PhotographSet("x", "b")]}, "`features` of all data sets"),
+        ({"sources": [PhotographSet("x", "a", new_words=False)]}, "the vocabulary would be empty"),
         ({"evaluate": ["others"]}, "data.evaluate: others is no source; there are ours, theirs"),
     ],
 )  # fmt: skip
@@ -330,6 +338,24 @@ def test_hashes_without_alike_pixels_are_no_copies():
     assert first_copies(marks).tolist() == [0, 1, 2], "5 bits are too many"
     many = np.concatenate([marks[:1]] * 3000)
     assert not first_copies(many).any(), "thousands of one image are soon told"
+
+
+def test_copies_among_real_photographs(data_folder):
+    """Nearly all copies are found, and no other photograph is taken for one."""
+    record = json.loads((data_folder / "everyday/captions.json").read_text())["images"]
+    files = [data_folder / "everyday/images" / image["file_name"] for image in record[::20]]
+
+    def again(file: Path) -> Encoded:
+        content = io.BytesIO()
+        with Image.open(file) as image:
+            image.convert("RGB").resize((image.width // 2, image.height // 2)).save(content, "JPEG", quality=74)
+        return Encoded(str(file), content.getvalue())
+
+    marks = np.array([mark(View(str(one), one)) for one in (*files, *map(again, files))], copies.MARK)
+    first, count = first_copies(marks), len(files)
+    assert count > 200 and first[:count].tolist() == [*range(count)]
+    found = first[count:] == np.arange(count)
+    assert found.mean() > 0.97 and (found | (first[count:] >= count)).all()
 
 
 def test_a_photograph_of_two_sets_stays_in_one_split(folder, caplog):
@@ -465,7 +491,7 @@ def test_a_config_names_sources(folder, monkeypatch, capsys):
     written = found.content()["data"]["init_args"]["sources"]
     assert written[1] == {
         "images": "theirs", "name": "theirs", "annotations": "theirs.csv", "split_files": None,
-        "columns": {"image": "photo"}, "features": None, "share": 0.5,
+        "columns": {"image": "photo"}, "features": None, "share": 0.5, "new_words": True,
     }  # fmt: skip
     with pytest.raises(UserError, match=r"data.sources.1.shares: there is no such key; did you mean share"):
         read(config, [*options[:2], f"--data.sources=[{ours}, {theirs.replace('share:', 'shares:')}]"])

@@ -35,6 +35,8 @@ def test_a_metric_that_is_practically_0_does_not_choose(capsys):
     ]) == [True, True, False, True, True, False, True, False]  # fmt: skip
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 1 and said[0].startswith("BLEU-4 is practically 0 (1.4e-08): until it reaches 0.001, the ")
+    of_mine = [{"CIDEr_mine": 0.0, "nll_mine": mine, "nll": nll} for mine, nll in ((3.0, 1.0), (2.0, 2.0), (2.5, 0.5))]
+    assert chosen(of_mine, metric="CIDEr_mine") == [True, True, False], "the nll of the same data set"
 
 
 def test_without_nll_and_for_a_metric_to_minimise_nothing_changes(capsys):

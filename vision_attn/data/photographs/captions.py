@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +23,7 @@ from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shares import Turns, turns_due
-from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, check_sources
+from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, sources_of
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.data.words import Kind
@@ -112,23 +112,10 @@ class Captions(VocabularySource):
             without_copies: leave out photographs for training or validation of which another split has a copy, also
                 resized or saved again: see `data.photographs.copies`. None: if there are several sources.
         """
-        one = {"images": images, "annotations": annotations, "split_files": split_files, "columns": columns}
-        one["features"] = features
-        if sources is None and images is None:
-            raise UserError("data.images is missing: name a folder of photographs, or several data sets (data.sources)")
-        if sources is not None:
-            if given := [key for key, value in one.items() if value is not None]:
-                raise UserError(
-                    f"data.sources and data.{given[0]} exclude each other: write it into the source that it belongs to,"
-                    f" with --data.{given[0]}=null, or leave out the sources, with --data.sources=null"
-                )
-            check_sources(sources)
-        self.sources = [PhotographSet(**one)] if sources is None else list(sources)
+        one = PhotographSet(images, "", annotations, split_files, columns, features)
+        self.sources = sources_of(sources, one, evaluate)
         self.evaluate, self.turns = evaluate, turns
         self.without_copies = len(self.sources) > 1 if without_copies is None else without_copies
-        names = [one.name for one in self.sources]
-        if unknown := [name for name in evaluate or () if name not in names]:
-            raise UserError(f"data.evaluate: {unknown[0]} is no source; there are {', '.join(names) or 'none'}")
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
         self.words, self.max_length, self.rows = words, max_length, rows
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
@@ -159,7 +146,9 @@ class Captions(VocabularySource):
         """The vocabulary: restored with a run, read from a file, or built from the training captions."""
         if self.vocabulary_file:
             return self.saved(find(self.vocabulary_file))
-        captions = self._members("train").captions.all_texts()
+        self._members("train")  # or an error says that there are none
+        parts = [self._read[one.name]["train"].captions for one in self.sources if one.new_words]
+        captions = chain.from_iterable(part.all_texts() for part in parts)
         return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
 
     def references(self) -> Iterator[tuple[str, ...]]:

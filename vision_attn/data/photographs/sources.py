@@ -18,13 +18,15 @@ from vision_attn.system.files import find
 from vision_attn.task import SPLITS, known_split
 
 NAME = re.compile(r"\w[\w.-]{0,63}")
+OWN = ("images", "annotations", "split_files", "columns", "features")
+"""Keys of a data set alone that each of several has for itself."""
 
 
 @dataclass
 class PhotographSet:
     """A data set of photographs, one of `data.sources`."""
 
-    images: str | dict[str, str]
+    images: str | dict[str, str] | None
     """The folder of photographs: as `data.images`."""
     name: str = ""
     """Letters, digits, -, _ and dots. Metrics of this set end in it, as `CIDEr_mine`."""
@@ -38,6 +40,9 @@ class PhotographSet:
     """Annotation vectors that another program computed: as `data.features`."""
     share: float | None = None
     """The share of each epoch, above 0 and below 1; None: what the others leave, by size."""
+    new_words: bool = True
+    """Whether the vocabulary has the words of its training captions. False for a set that a run rehearses, whose words
+    the captioner knows as far as they are frequent."""
 
     @property
     def place(self) -> str:
@@ -58,7 +63,28 @@ class PhotographSet:
         return locate(photographs, folders, films=films)
 
 
-def check_sources(sources: Sequence[PhotographSet]) -> None:
+def sources_of(
+    sources: Sequence[PhotographSet] | None, one: PhotographSet, evaluate: Sequence[str] | None
+) -> list[PhotographSet]:
+    """The data sets that a config names: several, or `one`. Raises UserError if it names both or neither, for `sources`
+    that do not fit together, and for names in `evaluate` that they do not have."""
+    if sources is None and one.images is None:
+        raise UserError("data.images is missing: name a folder of photographs, or several data sets (data.sources)")
+    if sources is not None:
+        if given := next((name for name in OWN if getattr(one, name) is not None), None):
+            raise UserError(
+                f"data.sources and data.{given} exclude each other: write it into the source that it belongs to, with "
+                f"--data.{given}=null, or leave out the sources, with --data.sources=null"
+            )
+        _check(sources)
+    found = [one] if sources is None else [*sources]
+    names = [each.name for each in found]
+    if unknown := next((name for name in evaluate or () if name not in names), None):
+        raise UserError(f"data.evaluate: {unknown} is no source; there are {', '.join(filter(None, names)) or 'none'}")
+    return found
+
+
+def _check(sources: Sequence[PhotographSet]) -> None:
     """Raise UserError unless `sources` have names of their own and shares that leave something for the others."""
     if not sources:
         raise UserError("data.sources is empty: name at least one data set, or set data.images")
@@ -66,6 +92,8 @@ def check_sources(sources: Sequence[PhotographSet]) -> None:
         if not NAME.fullmatch(one.name):
             given = f"is {one.name!r:.80}, but must consist" if one.name else "is missing: give one that consists"
             raise UserError(f"data.sources.{number}.name {given} of letters, digits, -, _ and dots")
+        if one.images is None:
+            raise UserError(f"data.sources: {one.name} has no images: name its folder of photographs")
         if one.name in (other.name for other in sources[:number]):
             raise UserError(f"data.sources: {one.name} is the name of two data sets: give each its own")
         if one.share is not None and not 0 < one.share < 1:
@@ -78,6 +106,8 @@ def check_sources(sources: Sequence[PhotographSet]) -> None:
     if every and abs(total - 1) > 1e-3 or not every and total >= 1:
         way = "must be 1 together" if every else "must be below 1 together, or nothing is left for the others"
         raise UserError(f"data.sources: the shares are {total:g} together, but {way}")
+    if not any(one.new_words for one in sources):
+        raise UserError("data.sources: no data set has new_words, and the vocabulary would be empty")
     if len({one.features is None for one in sources}) > 1:
         raise UserError("data.sources: give `features` of all data sets, or of none")
 
