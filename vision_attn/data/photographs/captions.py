@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vision_attn.contracts import END, Encoder
+from vision_attn.contracts import END
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
@@ -194,7 +194,7 @@ class Captions(VocabularySource):
             if not used or (frozen is not None and not complete_in(cache, frozen, found.views)):
                 found.keep_only(self._only if used else None)
         self._views = JoinedViews.of({name: found.views for name, found in self._found.items()})
-        self._pictures = self._pictured(encoder, frozen, cache)
+        self._pictures = self._pictured(task, frozen, cache)
         self._readable = _joined({name: found.splits for name, found in self._found.items()})
         self._rows = dict(self._views.rows)
         for split in SPLITS:
@@ -213,8 +213,9 @@ class Captions(VocabularySource):
         if self.without_copies and not films and self._only != "test":  # of which none are left out
             leave_out_copies(self._found, cache)
 
-    def _pictured(self, encoder: Encoder, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
+    def _pictured(self, task: Task, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
         """The pictures of all sources, or their annotation vectors, which are computed if there is a cache for them."""
+        encoder = task.encoder  # of a captioner of transformers the task itself
         device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
             several = len(self.sources) > 1
@@ -223,7 +224,7 @@ class Captions(VocabularySource):
                 {name: Vectors.of(found.views, paths[name], encoder) for name, found in self._found.items()}
             )
         if frozen is None:
-            kind = {"fit": encoder.fit, "frames": encoder.frames}
+            kind = {"fit": encoder.fit, "frames": task.frames}
             return pixels(self._views, encoder.resolution, device, repeated=self._only is None, **kind)
         parts = [
             (f"{name}/" * (len(self._found) > 1), part)
