@@ -8,7 +8,7 @@ from vision_attn.data.random_streams import FIXED, stream
 from vision_attn.data.stories.babi import read_stories
 from vision_attn.data.stories.question import Encoded, Question, QuestionBatch, encoded, shuffled
 from vision_attn.data.stories.repeated import Story, remarks
-from vision_attn.data.stories.world import NUM_STORIES, TASKS, WORDS, stories
+from vision_attn.data.stories.world import NUM_STORIES, TASKS, WORDS, generated
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
@@ -127,7 +127,7 @@ class Stories(QuestionSource):
         for split, size in ("test", self.test_stories), ("val", held_out), ("train", self.stories - held_out):
             for task in self.tasks:
                 bits = stream(FIXED, SPLITS.index(split), self.seed, task)
-                found[split] += stories(task, size, self.questions, bits, taken)
+                found[split] += generated(task, size, self.questions, bits, taken)
             taken |= {question.facts for story in found[split] for question in story}
         return found
 

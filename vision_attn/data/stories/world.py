@@ -215,7 +215,7 @@ def story(task: int, each: int, bits: np.random.PCG64) -> list[Question]:
     return [asked[number] for number in chosen]
 
 
-def stories(
+def generated(
     task: int, number: int, each: int, bits: np.random.PCG64, taken: Set[tuple[str, ...]] = frozenset()
 ) -> list[list[Question]]:
     """Generated stories of a task, with `each` question or fewer. taken: facts of questions of other splits; a story
@@ -239,4 +239,4 @@ def stories(
 
 def questions(task: int, number: int, each: int, bits: np.random.PCG64) -> list[Question]:
     """The questions of generated stories of a task, story by story."""
-    return [question for one in stories(task, number, each, bits) for question in one]
+    return [question for one in generated(task, number, each, bits) for question in one]
