@@ -168,10 +168,10 @@ class BabiFiles(QuestionSource):
             told = read_stories(path, str(number))
             if len(told) < 2:
                 raise UserError(f"{path}: one story cannot be for training and validation: number 1 begins another")
-            wanted = max(1, sum(map(len, told)) // HELD_OUT)
-            held_out = 0
-            while held_out < len(told) - 1 and sum(map(len, told[len(told) - held_out :])) < wanted:
+            held_out, wanted = 0, max(1, sum(map(len, told)) // HELD_OUT)
+            while wanted > 0 and held_out < len(told) - 1:
                 held_out += 1
+                wanted -= len(told[-held_out])
             found["train"] += told[:-held_out]
             found["val"] += told[-held_out:]
             found["test"] += read_stories(find(test), str(number))
