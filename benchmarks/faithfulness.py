@@ -28,7 +28,7 @@ def table(result: MeasureResult) -> str:
     numbers = result.numbers
     lines = [f"{result.file}: {numbers['answers']} answers to {numbers['images']} scenes. {result.text}", ""]
     lines += [
-        "| Method | gain (95% interval) | of the best | pointing | mass | random weights |",
+        "| Method | gain (unadjusted 95% interval) | of the best | pointing | mass | random weights |",
         "|---|---|---|---|---|---|",
     ]
     for name, one in sorted(result.methods.items(), key=lambda item: -item[1]["gain"]):

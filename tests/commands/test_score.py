@@ -122,6 +122,7 @@ def test_the_table_shows_percent_failures_and_notes():
         "metric     x 100        95% interval   without brevity penalty",
         "BLEU-1     67.03      63.10 to 70.96   70.00",
         "CIDEr     120.00      0.00 to 512.65",
+        "each interval is by itself, not adjusted for how many there are",
         "METEOR failed: it hung",
         "a remark",
     ]

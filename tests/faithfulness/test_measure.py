@@ -387,7 +387,7 @@ def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     lines = verdict({"images": 19, "methods": {"a": sure, "b": one | {"is_constant": True}}, "is_whole": False})
     assert lines[:2] == [
         "Interrupted: this is of the first 19 images.",
-        "On 19 images, the order of a gains most: 0.300 over a random one (95% interval 0.200 to 0.400).",
+        "On 19 images, the order of a gains most: 0.300 over a random one (unadjusted 95% interval 0.200 to 0.400).",
     ]
     assert lines[2:] == [few, "b has the same weight everywhere: that tells nothing of these answers."]
     assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")

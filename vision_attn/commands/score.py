@@ -217,6 +217,8 @@ def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife
             if f"{name}-no-brevity" in report.metrics:
                 row += f"   {100 * report.metrics[f'{name}-no-brevity']:.2f}"
             yield row.rstrip()
+    if shown:
+        yield "each interval is by itself, not adjusted for how many there are"
     told = [[*(f"{name} failed: {why}" for name, why in report.failed.items()), *report.notes] for report in reports]
     of_all = [line for line in told[0] if all(line in lines for lines in told)]
     yield from of_all

@@ -20,7 +20,7 @@ from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
 
 UNKNOWN = "–"
 SIDE = 256
-ACROSS = 5
+ACROSS = 6
 """The most pictures of an example in a row."""
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
 TITLE = "How faithful the maps of {} are"

@@ -176,7 +176,7 @@ def verdict(found: dict[str, Any]) -> list[str]:
     few = any(one["gain_interval"] is None for one in methods.values())
     if ranked:
         gain, (low, high) = (methods[ranked[0]][name] for name in ("gain", "gain_interval"))
-        gained = f"{gain:.3f} over a random one (95% interval {low:.3f} to {high:.3f})."
+        gained = f"{gain:.3f} over a random one (unadjusted 95% interval {low:.3f} to {high:.3f})."
         lines.append(
             f"Trust {ranked[0]} most: its order gains {gained}"
             if found["images"] >= ENOUGH
