@@ -92,7 +92,7 @@ def ratio(sums: Num[ndarray, "images *columns"], counts: Num[ndarray, "images"])
     the result has its value alone.
 
     Answers to one image are not independent, so images are left out whole, whatever the correlation within them
-    (Cochran 1977, section 6.17; "CR3" of Bell and McCaffrey 2002). Without image i, with e_i = y_i - r m_i,
+    (Cochran 1977, chapter 6; the clusters of Bell and McCaffrey 2002). Without image i, with e_i = y_i - r m_i,
 
         r_(i) = (sum y - y_i) / (sum m - m_i) = r - e_i / (sum m - m_i),
 
@@ -100,7 +100,8 @@ def ratio(sums: Num[ndarray, "images *columns"], counts: Num[ndarray, "images"])
     n - 1 degrees. With unequal ones v varies more than that: v is a quadratic form sum_i e_i^2 / (sum m - m_i)^2, and
     the chi-square of its mean and variance has tr(A)^2 / tr(A^2) degrees (Satterthwaite 1946), A being the form's
     matrix where all answers are independent and of one variance (Bell and McCaffrey 2002). This is at most n - 1, and
-    needs the m_i alone. With n - 1 degrees, 6% of ten methods without gain on 5 images would be called better.
+    needs the m_i alone. In simulations of ten methods without gain on 5 images, tests at 5% of n - 1 degrees called
+    one or more of them better in 6%, and in 9% where all answers to an image are equal; these degrees in 2 and 3%.
     """
     total, answers = sums.sum(axis=0), counts.sum()
     others = (answers - counts).reshape(-1, *[1] * (sums.ndim - 1))
