@@ -405,6 +405,10 @@ def test_a_verdict_of_few_images_says_that_they_are_too_few_for_an_interval() ->
     lines = verdict({"images": 30, "answered": 1, "methods": {"a": none | {"gain": -0.2}, "b": none | {"gain": -0.1}}})
     assert lines[0] == "On 30 images, the order of no map gains anything over a random one."
     assert len(lines) == 2 and "and here is 1." in lines[1]
+    lines = verdict(
+        {"images": 30, "answered": 6, "methods": {"a": {"gain": 0.0, "gain_interval": [-1, 1], "is_better": False}}}
+    )
+    assert "That is few to choose a method by: measure at least 20 images." in lines
 
 
 def test_only_what_counts_is_better() -> None:

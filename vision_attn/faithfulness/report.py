@@ -173,13 +173,14 @@ def verdict(found: dict[str, Any]) -> list[str]:
         lines.append(f"Interrupted: this is of the first {images}.")
     if found.get("random_weights"):
         lines.append("The model has random weights: what follows says nothing about the maps of a trained one.")
+    answered = found.get("answered", found["images"])
     few = any(one["gain_interval"] is None for one in methods.values())
     if ranked:
         gain, (low, high) = (methods[ranked[0]][name] for name in ("gain", "gain_interval"))
         gained = f"{gain:.3f} over a random one (unadjusted 95% interval {low:.3f} to {high:.3f})."
         lines.append(
             f"Trust {ranked[0]} most: its order gains {gained}"
-            if found["images"] >= ENOUGH
+            if answered >= ENOUGH
             else f"On {images}, the order of {ranked[0]} gains most: {gained}"
         )
         close = [name for name in ranked[1:] if methods[name]["p_behind"] > P_BEHIND]
@@ -190,8 +191,8 @@ def verdict(found: dict[str, Any]) -> list[str]:
     else:
         lines.append(_most({name: one for name, one in methods.items() if name not in constant}, images))
     if few:
-        lines.append(_too_few(found.get("answered", found["images"])))
-    elif found["images"] < ENOUGH:
+        lines.append(_too_few(answered))
+    elif answered < ENOUGH:
         lines.append(f"That is few to choose a method by: measure at least {ENOUGH} images.")
     if ignoring:
         lines.append(_unchanged(ignoring, found.get("checked", FEW_CHECKED)))
