@@ -26,10 +26,10 @@ from vision_attn.metrics import (
     Report,
     caption_metrics,
 )
-from vision_attn.metrics.bootstrap import meteor
 from vision_attn.metrics.coco import isolated, scorers
 from vision_attn.metrics.coco.captions import write_tokens
 from vision_attn.metrics.coco.java import jar
+from vision_attn.metrics.coco.sums import meteor
 from vision_attn.metrics.evaluators import Motion
 from vision_attn.system.errors import UserError
 

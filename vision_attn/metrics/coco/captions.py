@@ -52,7 +52,7 @@ class Report(NamedTuple):
     """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
     ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
     counts: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})
-    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `bootstrap`."""
+    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `sums`."""
 
 
 def caption_metrics(
