@@ -6,7 +6,7 @@ Content words of a caption are all but function words. METEOR and SPICE know Eng
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 _ENGLISH = """
@@ -91,7 +91,7 @@ war we
 """
 _ENGLISH_FOUND = FUNCTION_WORDS.union(_ALSO_ENGLISH.split())
 """What counts for English when languages are compared: also words of the other lists that English captions contain."""
-_WORD = re.compile(r"(?:qu|[dn]ell|[as]ull|all|un|[^\W\d_])'(?=[^\W\d_])|[^\W_]+(?:['-][^\W_]+)*")
+_WORD = re.compile(r"(?:qu|[dn]ell|[as]ull|all|un|[^\W\d_])'(?=[^\W\d_]|$)|[^\W_]+(?:['-][^\W_]+)*")
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\u00b4`", "'''''")
 
 MANY = 200
@@ -129,22 +129,23 @@ def language_of(captions: Iterable[str]) -> Language:
         for word in _words(text):
             counts[word] += times
     total = counts.total()
-    shares = {name: sum(counts[word] for word in words) / max(1, total) for name, words in LANGUAGES.items()}
-    english = sorted((counts[word] for word in FUNCTION_WORDS), reverse=True)
-    best = max(shares, key=shares.__getitem__)
-    name = best if shares[best] >= NAMED else ""
+    numbers = {name: _times(counts, words) for name, words in LANGUAGES.items()}
+    best = max(numbers, key=numbers.__getitem__)
+    name = best if numbers[best] > 0 and numbers[best] >= NAMED * total else ""
+    own = numbers["english"]
     letters = sum(times * sum(map(str.isalpha, word)) for word, times in counts.items())
     latin = sum(times * sum(letter < "\u0250" for letter in word if letter.isalpha()) for word, times in counts.items())
     if 2 * latin < letters:
         return Language(name, f"{letters - latin:,} of {letters:,} letters are not Latin")
-    found = sum(counts[word] for word in _ENGLISH_FOUND)
-    if (times := round(shares[best] * total)) > max(found, 1):
-        of = f"of {total:,} words {times:,} are function words of {name.capitalize()}, {sum(english):,} of English"
-        return Language(name, of if name else _rare(english, total))
-    if total >= MANY and sum(english[1:]) < FEW * total:
-        return Language("", _rare(english, total))
-    if total >= MANY and sum(english) < TERSE * total:
-        share = f"{sum(english) / total:.0%}"
+    rare = f"only {own:,} of {total:,} words are among those that English sentences share"
+    if numbers[best] > max(_times(counts, _ENGLISH_FOUND), 1):
+        of = f"of {total:,} words {numbers[best]:,} are function words of {name.capitalize()}, {own:,} of English"
+        return Language(name, of if name else rare)
+    commonest_one = max((counts[word] for word in FUNCTION_WORDS & counts.keys()), default=0)
+    if total >= MANY and own - commonest_one < FEW * total:
+        return Language("", rare)
+    if total >= MANY and own < TERSE * total:
+        share = f"{own / total:.0%}"
         return Language(
             "english",
             terse=f"only {share} of the words are function words, and METEOR weighs these as in sentences, which have "
@@ -153,8 +154,9 @@ def language_of(captions: Iterable[str]) -> Language:
     return Language("english")
 
 
-def _rare(english: Sequence[int], total: int) -> str:
-    return f"only {sum(english):,} of {total:,} words are among those that English sentences share"
+def _times(counts: Mapping[str, int], words: Set[str]) -> int:
+    """How often any of `words` occurs."""
+    return sum(times for word, times in counts.items() if word in words)
 
 
 def is_content(word: str, function_words: Set[str] = FUNCTION_WORDS) -> bool:
