@@ -1,6 +1,7 @@
 """Captions of photographs in English and twelve other languages, written for these tests: ten of each, in three parts,
 which may be combined."""
 
+import re
 from itertools import islice, product
 
 PARTS = {
@@ -233,3 +234,8 @@ def captions(parts: str, number: int = 1000) -> list[str]:
     places = ((first, (first + one) % size, (first + two) % size) for one, two, first in product(range(size), repeat=3))
     texts = (" ".join(column[place] for column, place in zip(columns, each, strict=True)) for each in places)
     return [f"{text}." for text in islice(texts, number)]
+
+
+def plain(text: str) -> str:
+    """The words of a caption in letters that COCO's tokenizer keeps, which then need not start."""
+    return " ".join(re.sub("[^a-z ]", "", text.lower()).split())

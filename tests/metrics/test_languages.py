@@ -1,12 +1,11 @@
 """Captions that are not English, or not written with spaces; function words and content words of many languages."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.metrics.captions_by_language import OTHERS, PARTS, REPORTS, TITLES, captions
+from tests.metrics.captions_by_language import OTHERS, PARTS, REPORTS, TITLES, captions, plain
 from vision_attn.contracts import DecodedCaption
 from vision_attn.data.words import KINDS
 from vision_attn.metrics import caption_metrics
@@ -86,11 +85,6 @@ def test_english_data_sets_are_english(data_folder: Path):
         assert language_of(texts) == ("english", "", "")
         found += [text for text in texts[::20] if language_of([text]).not_english]
     assert len(found) <= 1, found
-
-
-def plain(text: str) -> str:
-    """The words of a caption in letters that the tokenizer keeps, which then need not start."""
-    return " ".join(re.sub("[^a-z ]", "", text.lower()).split())
 
 
 REFERENCES = {

@@ -96,8 +96,13 @@ class Scenes(Drawn):
         """All words of the grammar, or the vocabulary that `restore` read."""
         texts = grammar.all_captions(self.language)
         vocabulary = Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
-        if self.language != "english":  # all words but those that name what is drawn
-            vocabulary.function_words = frozenset(vocabulary.words[len(SPECIALS) :]) - self.content_words
+        if self.language != "english" and vocabulary.kind.content:
+            # All words but those that name what is drawn, also with a prefix, as in Hebrew, or a letter more.
+            vocabulary.function_words = frozenset(
+                word
+                for word in vocabulary.words[len(SPECIALS) :]
+                if not any(name in word for name in self.content_words)
+            )
         return vocabulary
 
 
