@@ -99,8 +99,8 @@ MANY = 200
 FEW = 0.02
 """The share of English function words, without the commonest of them, below which `MANY` words or more are not English:
 one word may be that of another language, as "a" is in Hungarian."""
-TERSE = 0.3
-"""The share of function words below which English is terse: sentences have 0.4 to 0.5, reports 0.2, titles 0.1."""
+TERSE = 0.25
+"""The share of function words below which English is terse: sentences have 0.3 to 0.5, reports 0.2, titles 0.1."""
 NAMED = 0.15
 """The share of function words from which on captions are taken to be in a language other than English."""
 COMMON = 30

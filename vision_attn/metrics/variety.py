@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from vision_attn.metrics.function_words import FUNCTION_WORDS as FUNCTION_WORDS  # known by this path before
+from vision_attn.metrics.function_words import is_content as is_content
 from vision_attn.system.console import plural
 
 MIN_CAPTIONS = 5

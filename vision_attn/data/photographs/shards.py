@@ -151,8 +151,11 @@ class Shards(Captioned):
     def captions_by_image(self) -> Iterator[tuple[str, ...]]:
         """Those of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""
         for split in self.shards:
-            samples = chain.from_iterable(map(self._read, self._paths(split)))
-            yield from (sample.captions for sample in islice(samples, JUDGED))
+            try:
+                paths = self._paths(split)
+            except UserError:  # said where the split is used
+                continue
+            yield from (sample.captions for sample in islice(chain.from_iterable(map(self._read, paths)), JUDGED))
 
     def references(self) -> Iterator[tuple[str, ...]]:
         samples = chain.from_iterable(map(self._read, self._paths("train")))

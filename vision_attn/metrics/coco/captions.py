@@ -97,14 +97,16 @@ def caption_metrics(
         else:
             tokens = [" ".join(split(caption)) for caption in captions]
         if english := [name for name in ENGLISH if name in wanted]:
-            language = language or language_of(caption for texts in references.values() for caption in texts)
-            reason = f"it knows English, and {language.not_english}" if language.not_english else ""
-            reason = reason if split is None else SPLIT
+            reason, terse = SPLIT, ""
+            if split is None:
+                language = language or language_of(caption for texts in references.values() for caption in texts)
+                reason = language.not_english and f"it knows English, and {language.not_english}"
+                terse = language.terse if "METEOR" in wanted else ""
             if reason and names is None:
                 wanted -= {*english}
                 notes.append(f"{' and '.join(english)} left out: {reason}")
-            elif reason or (language.terse and "METEOR" in wanted):
-                notes.append(f"{' and '.join(english)}: {reason or language.terse}")
+            elif reason or terse:
+                notes.append(f"{' and '.join(english) if reason else 'METEOR'}: {reason or terse}")
         kept, more = write_tokens(tokens, [len(references[image]) for image in candidates], folder)
         notes += more
         jobs = [job for job, names in FAMILIES.items() if not wanted.isdisjoint(names)]
