@@ -9,7 +9,7 @@ import torch
 from tests import references
 from tests.decode.test_decode import EVERYTHING, WORDS, B, T, V, annotation_vectors, captioner, spelled
 from tests.ways import prepared
-from vision_attn.contracts import END, Captioner
+from vision_attn.contracts import END, Captioner, DecodedCaption
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.encoders.convnet import ConvNet
