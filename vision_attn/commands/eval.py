@@ -157,6 +157,7 @@ def evaluate(
     task, source, config = model.task, model.source, model.config
     source.only(split)
     source.prepare(task)
+    task.prepare_evaluation(source)
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
         batches = source.split(split, rank=world.rank, world=world.size)

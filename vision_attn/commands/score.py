@@ -30,6 +30,7 @@ from vision_attn.data.photographs.annotation_files.references import matched, re
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
+from vision_attn.metrics.function_words import language_of
 from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find, replacing
@@ -95,7 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     references = {image: photograph.captions for image, photograph in found[0].items()}
 
     split = KINDS[arguments.words]().scored
-    options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit}
+    language = language_of(caption for photograph in photographs for caption in photograph.captions)
+    options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit, "language": language}
     clip = None
     if arguments.clip:
         from vision_attn.commands._clip import Clip

@@ -24,6 +24,7 @@ from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
+from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
@@ -105,6 +106,8 @@ class ExplanationResult(InteractiveResult):
     def page_item(self) -> PageItem:
         options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent}
         options["layers_extent"] = self.described.layers_extent
+        if self.kind == "captioner":
+            options["content"] = content_marks(self.words, None, function_words_of(self.text))
         return PageItem(self.title, self.picture, self.words, self.alpha, **options)
 
     @classmethod

@@ -15,7 +15,6 @@ from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent, middles
-from vision_attn.metrics.variety import is_content
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -78,8 +77,8 @@ class CaptionSubject(Subject):
         ids = torch.tensor([self.index.get(word, UNKNOWN) for word in caption.words], dtype=torch.long)
         ids = ids.to(self.device)
         return [
-            Question(word, Word(ids[: number + 1], number), is_content(word))
-            for number, word in enumerate(caption.words)
+            Question(word, Word(ids[: number + 1], number), content)
+            for number, (word, content) in enumerate(zip(caption.words, caption.content, strict=True))
         ]
 
     def methods(self, image: Float[Tensor, "3 S S"]) -> list[str]:
