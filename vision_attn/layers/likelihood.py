@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from vision_attn.contracts import PAD
 from vision_attn.layers.precision import at_least_float32
 
-
 BARRED = -1e4
 """The logit of PAD where it is barred: finite in half precision, and its probability is 0."""
 

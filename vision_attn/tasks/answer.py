@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     wrong: Bool[Tensor, "B"]
     nll: Float[Tensor, "B"]
     hits: Float[Tensor, "B K N"]
-    """Whether the largest weight of a hop is on the n-th of the facts that the answer follows from; see `on_largest`."""
+    """Whether the largest weight of a hop is on the n-th fact that the answer follows from; see `on_largest`."""
     on_support: Float[Tensor, "B K"]
     """Whether it is on any of them."""
     known: Bool[Tensor, "B"]
@@ -38,8 +38,8 @@ class Judged(NamedTuple):
 def on_largest(
     alpha: Float[Tensor, "B K L"], real: Bool[Tensor, "B L"], facts: Bool[Tensor, "B N L"]
 ) -> Float[Tensor, "B K N"]:
-    """Whether the largest weight of each hop is on one of each set of `facts`: 1 or 0; of several facts with the largest
-    weight, the share of those in the set.
+    """Whether the largest weight of each hop is on one of each set of `facts`: 1 or 0; of several facts with the
+    largest weight, the share of those in the set.
 
     The share is what a random choice among equal weights would score, so a map that is even everywhere scores as
     chance does (as in `metrics.attention.AttentionCorrectness`). Padding, where `real` is False, does not count: scores
@@ -58,8 +58,8 @@ class Answering(Task):
     encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
 
     `error` is in percent. `hops_on_support` is the share of hops whose largest weight is on a fact that the answer
-    follows from: a sentence, or a region whose centre lies in the box of an object. Padding is never the largest, and of
-    equal weights each counts by its share (see `on_largest`).
+    follows from: a sentence, or a region whose centre lies in the box of an object. Padding is never the largest, and
+    of equal weights each counts by its share (see `on_largest`).
     """
 
     kind, unit = "model that answers questions", "question"

@@ -84,8 +84,8 @@ def word_log_prob(
     weighted: bool = False,
     bars_pad: bool = False,
 ) -> Float[Tensor, "N"]:
-    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. `bars_pad`: of the softmax over
-    all words but PAD.
+    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. `bars_pad`: of the softmax
+    over all words but PAD.
 
     The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
     at a time, and their gradient is multiplied further at once, as if the loss were the sum of all log-probabilities.
