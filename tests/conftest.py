@@ -40,7 +40,7 @@ SLOW = (
     "test_metrics", "test_kernels", "test_package", "test_commands", "test_distributed", "test_experiments",
     "test_benchmarks", "test_self_critical", "test_transcribe", "test_captioning", "test_look", "test_startup",
     "test_serve", "test_connections", "test_ram_runs", "test_image_tokens", "test_sizes", "test_outputs",
-    "test_little_room", "test_threads", "test_uploads",
+    "test_little_room", "test_threads", "test_uploads", "test_compiling",
 )  # fmt: skip
 """Files that take half of the time of all, the slowest first."""
 

@@ -117,8 +117,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Packed, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
 
 
-def keeping_logits(output, deep, words, *, weighted: bool) -> Tensor:
-    return word_log_prob(output, deep, words, weighted=True)
+def keeping_logits(output, deep, words, *, weighted: bool, bars_pad: bool) -> Tensor:
+    return word_log_prob(output, deep, words, weighted=True, bars_pad=bars_pad)
 
 
 @pytest.fixture(params=[PlainGraph, TapeGraph])

@@ -21,7 +21,8 @@ from tests.explain.test_look import MODULE, blip, clip, llava, saved
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
-from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
+from vision_attn.explain import attributions
+from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam, smoothgrad
 from vision_attn.explain.libraries.opening import Model, Reader
 from vision_attn.explain.relevance import layer_cam
 from vision_attn.explain.subjects import AnswerSubject, Map
@@ -139,7 +140,25 @@ def test_integrated_gradients_are_those_of_the_definition() -> None:
     one = subject(Small(), 14)
     pooled = one.map("integrated-gradients", image[0], 1).weights
     torch.testing.assert_close(pooled, F.adaptive_avg_pool2d(found.sum(dim=1), (2, 2))[0])
-    assert one.map("smoothgrad", image[0], 1).weights.min() > 0
+
+
+def test_smoothgrad_is_the_size_of_a_mean_of_signed_gradients() -> None:
+    """Smilkov et al. 2017, section 3, with the same noise; the mean of sizes is another map."""
+    model, image = Small(), torch.rand(1, 3, 14, 14)
+    torch.manual_seed(0)
+    found = smoothgrad(lambda images: model(images)[:, 1], image)
+    torch.manual_seed(0)
+    spread, gradients = attributions.SPREAD * float(image.max() - image.min()), []
+    for _ in range(attributions.SAMPLES // 8):
+        copies = torch.normal(0, spread, (8, *image.shape[1:])).add(image).requires_grad_()
+        gradients.append(torch.autograd.grad(model(copies)[:, 1].sum(), copies)[0])
+    gradients = torch.cat(gradients)
+    torch.testing.assert_close(found, gradients.mean(dim=0, keepdim=True).abs(), atol=1e-6, rtol=1e-4)
+    assert (found < 0.9 * gradients.abs().mean(dim=0)).any()
+    one = subject(Small(), 14)
+    torch.manual_seed(0)
+    pooled = one.map("smoothgrad", image[0], 1).weights
+    torch.testing.assert_close(pooled, F.adaptive_avg_pool2d(found.sum(dim=1), (2, 2))[0])
 
 
 def test_cams_and_occlusion_are_those_of_the_definition() -> None:

@@ -49,7 +49,7 @@ def fit(
     called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules` says; it is
     stepped once per optimiser step. Raises UserError for what the user can mend: settings that changed since the
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
-    then raise KeyboardInterrupt and SystemExit(143).
+    then raise KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving.
     """
     keep_freed_memory()
     folder = Path(run.folder)
@@ -91,7 +91,7 @@ def fit(
         }
         log = Log(folder, world, run, position.logged)
         try:
-            with Interrupt() as interrupt:
+            with Interrupt() as interrupt, step.told(interrupt):
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
                 training.start()
                 if world.is_main and not trained(position, run):

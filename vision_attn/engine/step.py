@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,10 @@ from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.average import Average
 from vision_attn.engine.batches import on_device, size
 from vision_attn.engine.capture import Captured, Work
-from vision_attn.engine.compiling import clear_of_compiler_errors, quiet_compiler
+from vision_attn.engine.compiling import Compiling, clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
+from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import few, printable, say
 from vision_attn.system.errors import UserError
@@ -70,6 +71,7 @@ class Step:
         if run.compile:
             quiet_compiler()
             task.compile()
+        self.compiling: Compiling | None = None
         self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
@@ -95,7 +97,17 @@ class Step:
     @property
     def prepared(self) -> bool:
         """Whether the latest step prepared others, by compiling or capturing, and so took longer than these will."""
-        return isinstance(self.work, Captured) and self.work.prepared
+        compiled = self.compiling is not None and self.compiling.lately()
+        return compiled or (isinstance(self.work, Captured) and self.work.prepared)
+
+    @contextmanager
+    def told(self, interrupt: Interrupt) -> Iterator[None]:
+        """Within this context, the user is told while torch compiles, and a signal then ends the run at once."""
+        if not self.run.compile:
+            yield
+            return
+        with Compiling(interrupt, is_main=self.world.is_main) as self.compiling:
+            yield
 
     def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""

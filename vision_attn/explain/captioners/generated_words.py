@@ -14,6 +14,7 @@ from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_querie
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
+from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent
@@ -65,7 +66,7 @@ class GeneratedWords(Subject):
         questions = self.questions(image)
         mapped = bool(questions) and questions[0].target.generation.tokens is not None
         own = [name for name in self.own if mapped and not (name == "relevance" and num_queries(self.model))]
-        return [*own, "integrated-gradients", "smoothgrad", "occlusion"]
+        return [*own, *EXTRA, "occlusion"]
 
     @torch.no_grad()
     def score(self, images: Float[Tensor, "N 3 Y X"], target: GeneratedWord) -> Float[Tensor, "N"]:
