@@ -23,7 +23,7 @@ from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import forked
+from vision_attn.system.turns import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
@@ -158,7 +158,9 @@ class Measurement:
 
     def _score(self, images: Tensor, question: Question) -> Tensor:
         """The scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
-        with self.subject.turn:
+        with self.subject.turn as turn:
+            if isinstance(turn, Turn):
+                turn.compare(len(images))
             return self.subject.score(images, question.target)
 
     def _map(self, name: str, image: Tensor, question: Question) -> Map:

@@ -4,7 +4,7 @@ A thread that holds several takes them in this order: the turn of a model, `LOAD
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,11 @@ class Turn:
         if self._trial is not None:
             self._trial.__exit__(*error)
         self._lock.release()
+
+    def compare(self, kind: Hashable) -> None:
+        """Within a turn: a trial of threads compares its time with those of the same kind."""
+        if self._trial is not None:
+            self._trial.kind = kind
 
     def try_threads(self, device: torch.device) -> None:
         """From now on, turns have the number of torch's threads in which the first ones were faster; between turns, the
