@@ -382,9 +382,9 @@ def test_what_is_captured_when_nobody_says_so(monkeypatch, capsys):
 
 def test_the_line_and_the_checkpoint_say_what_was_chosen(tmp_path, graph, capsys):
     train(tmp_path, capture=True, epochs=1)
-    assert capsys.readouterr().out.splitlines()[0] == "training on cpu in fp32, captured"
+    assert capsys.readouterr().out.splitlines()[0] == "training on cpu in fp32, captured, in 1 thread"
     chosen = json.loads((tmp_path / "last" / "position.json").read_text())["chosen"]
-    assert chosen == {"precision": "fp32", "compile": False, "capture": True}
+    assert chosen == {"precision": "fp32", "compile": False, "capture": True, "threads": 1}
 
 
 def test_a_rehearsal_finds_out_what_waits_for_the_device(monkeypatch):

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.average import Average
-from vision_attn.engine.batches import on_device, size
+from vision_attn.engine.batches import on_device, shapes, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.compiling import Compiling, clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.device_settings import uncaptured
@@ -77,6 +77,8 @@ class Step:
         """The image ids of each step since the last `check`."""
         self.items = 0
         """The items of the current step."""
+        self.shapes: tuple = ()
+        """Those of the batches of the current step."""
         self.terms: dict[str, Tensor] = {}
         """The scalars of the task in the latest step, which a message names if they are not finite."""
 
@@ -86,7 +88,7 @@ class Step:
         The next step may overwrite the scalars.
         """
         self.number.fill_(step)
-        self.ids[step], self.items = [], 0
+        self.ids[step], self.items, self.shapes = [], 0, ()
         if self.captured:
             self.rates.fill()
         totals = self.work(self._noted(batches, number, step), number)
@@ -116,6 +118,7 @@ class Step:
             taken += 1
             self.ids[step] += getattr(batch, "ids", None) or ()
             self.items += size(batch)
+            self.shapes += (shapes(batch),)
             if isinstance(self.work, Captured) and not self.work.refused:
                 with self.autocast():
                     batch = self.task.captured_batch(batch)

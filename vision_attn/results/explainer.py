@@ -157,6 +157,10 @@ class Explainer:
             raise AttributeError(f"{self.name} is not a run of this package, so it has no {name}: call look")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def choose_threads(self) -> None:
+        """As that of `Model`."""
+        self._turn.try_threads(self.device)
+
     def look(
         self,
         images: Images,
