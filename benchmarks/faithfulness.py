@@ -28,15 +28,16 @@ def table(result: MeasureResult) -> str:
     numbers = result.numbers
     lines = [f"{result.file}: {numbers['answers']} answers to {numbers['images']} scenes. {result.text}", ""]
     lines += [
-        "| Method | gain (95% interval) | of the best | pointing | mass | random weights |",
+        "| Method | gain (unadjusted 95% interval) | of the best | pointing | mass | random weights |",
         "|---|---|---|---|---|---|",
     ]
     for name, one in sorted(result.methods.items(), key=lambda item: -item[1]["gain"]):
-        low, high = one["gain_interval"]
+        ends = one["gain_interval"]
+        interval = "-" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
         share = "-" if one["share"] is None else f"{one['share']:.0%}"
         pointed = f"{one['pointing']:.3f} | {one['mass']:.3f}"
         alike = f"{one['sanity'][-1]:.2f}" if "sanity" in one else "-"
-        lines.append(f"| {name} | {one['gain']:.3f} ({low:.3f} to {high:.3f}) | {share} | {pointed} | {alike} |")
+        lines.append(f"| {name} | {one['gain']:.3f} ({interval}) | {share} | {pointed} | {alike} |")
     uniform = numbers["uniform"]
     lines.append(f"| uniform | | | {uniform['pointing']:.3f} | {uniform['mass']:.3f} | |")
     return "\n".join([*lines, "", pointing_and_gain(result), ""])

@@ -7,6 +7,8 @@ trained with several seeds. Runs that are finished are kept in runs/parts and no
 from math import nan
 from pathlib import Path
 
+import torch
+
 from benchmarks.measure import spread, table
 from benchmarks.shapes import Shapes
 from vision_attn.configuration.config import build, read
@@ -42,7 +44,11 @@ COLUMNS = {"BLEU-4": (100, 1), "nll": (1, 3), "pointing": (100, 1), "mass": (100
 def train(variant: str, seed: int, folder: Path, settings: dict[str, object]) -> dict[str, float]:
     """Train a variant, unless its run is finished, and return its metrics."""
     options = settings | {f"task.model.{name}": value for name, value in VARIANTS[variant].items()}
-    options |= {"run.seed": seed, "run.folder": folder / f"{'_'.join(variant.replace(',', '').split())}_{seed}"}
+    options |= {
+        "run.threads": torch.get_num_threads(),
+        "run.seed": seed,
+        "run.folder": folder / f"{'_'.join(variant.replace(',', '').split())}_{seed}",
+    }
     return fit(**build(read(CONFIG, [f"--{name}={value}" for name, value in options.items()])))
 
 

@@ -10,6 +10,10 @@ from types import FunctionType
 
 import pytest
 
+# Tests are small: a second thread on a busy machine is mostly waited for. And they compare bits: no trial of threads
+# (`system.thread_trial`), whose result depends on what else the machine does, takes place here or in a child.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is imported anywhere
     import jaxtyping
 
@@ -32,7 +36,7 @@ from tests.scoring import quickly
 from vision_attn.metrics.coco import captions
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
-torch.set_num_threads(1)  # tests are small: a second thread on a busy machine is mostly waited for
+torch.set_num_threads(1)  # also where torch was imported before
 os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
@@ -40,7 +44,7 @@ SLOW = (
     "test_metrics", "test_kernels", "test_package", "test_commands", "test_distributed", "test_experiments",
     "test_benchmarks", "test_self_critical", "test_transcribe", "test_captioning", "test_look", "test_startup",
     "test_serve", "test_connections", "test_ram_runs", "test_image_tokens", "test_sizes", "test_outputs",
-    "test_little_room", "test_threads", "test_uploads",
+    "test_little_room", "test_threads", "test_uploads", "test_compiling",
 )  # fmt: skip
 """Files that take half of the time of all, the slowest first."""
 

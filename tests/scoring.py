@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vision_attn.metrics import bootstrap
 from vision_attn.metrics.coco import isolated, scorers
+from vision_attn.metrics.coco import sums as corpus_sums
 
 PLAIN = re.compile("[a-z ]*")
 """Captions that the tokenizer keeps as they are."""
@@ -46,7 +46,7 @@ def exact_meteor(candidates: Sequence[str], references: Sequence[Sequence[str]])
             matched = (Counter(words) & Counter(text.split())).total()
             lengths = [len(words), len(text.split()), 0, 0, matched, matched]
             options.append([*lengths, *[0] * 14, min(matched, 1), matched, matched])
-        counts.append(max(options, key=lambda one: float(bootstrap.meteor(np.array([one], float))["METEOR"][0])))
+        counts.append(max(options, key=lambda one: float(corpus_sums.meteor(np.array([one], float))["METEOR"][0])))
     sums = np.array(counts, float)
-    each, corpus = (bootstrap.meteor(rows)["METEOR"].tolist() for rows in (sums, sums.sum(axis=0, keepdims=True)))
+    each, corpus = (corpus_sums.meteor(rows)["METEOR"].tolist() for rows in (sums, sums.sum(axis=0, keepdims=True)))
     return scorers.Scores({"METEOR": corpus[0]}, {"METEOR": each}, [list(map(float, one)) for one in counts])

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import captions as many_captions
-from benchmarks import faithfulness, graphs, measure, scale
+from benchmarks import faithfulness, graphs, measure, scale, threads
 from benchmarks.__main__ import TABLES, main
 from benchmarks.input_attention import InputAttention, best_of_sorted, input_attention_loss, repeated_beam_search
 from benchmarks.peers import operations
@@ -70,6 +70,15 @@ def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, 
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows] == ["", "first start", "second start"]
     assert not list(tmp_path.iterdir())
+
+
+def test_the_trial_of_threads_is_compared_with_fixed_numbers(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["threads", "--quick", "--busy=1"])
+    threads.main()
+    output = capsys.readouterr().out
+    rows = [line for line in output.splitlines() if line.startswith("| ")]
+    assert [row.split("|")[1].strip() for row in rows] == ["threads", "1 thread", "auto"]
+    assert output.endswith("auto kept: 1 thread\n")  # for tests have one
 
 
 def test_a_peak_of_memory_is_measured_in_bytes(monkeypatch, capsys) -> None:

@@ -97,7 +97,8 @@ FOREIGN = {
 }  # fmt: skip
 
 FURTHER = {
-    "_dynamo": {"engine/compiling.py"},  # whose messages and errors it tells from others, by the name of the module
+    # whose messages and errors it tells from others, by the name of the module, and which says when it compiles
+    "_dynamo": {"engine/compiling.py"},
     "_version": {"fast/"},
     "_foreach_copy_": {"fast/"},
 }

@@ -51,6 +51,9 @@ class Source:
     """The `Vocabulary` of its captions; None where it has none."""
     class_names: Sequence[str] = ()
     """The names of classes, in order; empty where classes are numbers, or where there are none."""
+    caption_language: Any = None
+    """The `metrics.function_words.Language` of all its captions, of every split, which decides on metrics that know
+    English alone; None: the references at hand decide."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
     image_shape: tuple[int, int, int] | None = None
@@ -191,6 +194,9 @@ class Task(nn.Module):
         """Take what the loss needs from the training data. Called before training starts or is resumed, after
         `source.prepare`. What it computes lies in buffers, which checkpoints contain; with these, it only checks them.
         Raises UserError if they do not belong to the data."""
+
+    def prepare_evaluation(self, source: Source) -> None:
+        """Take what metrics need to know of the whole data set. Called before an evaluation, after `source.prepare`."""
 
     def restart(self, before: Mapping[str, Any]) -> None:
         """Restart the schedules of the task itself. Called when a run starts from the weights of another.

@@ -10,9 +10,11 @@ from vision_attn.commands import score
 from vision_attn.data.photographs.annotation_files.references import matched, read_references, read_results
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.metrics import Report, write_results
+from vision_attn.metrics.intervals import Jackknife
 from vision_attn.system.errors import UserError
 
 CAPTIONS = {1: "a dog runs", 2: "a cat sleeps on a café chair", 3: "two birds"}
+FEW = "no intervals: they take at least 5 images"
 
 
 @pytest.fixture
@@ -40,9 +42,29 @@ def test_prints_a_table_and_writes_json_beside_the_results(files, capsys):
     written = json.loads((files[0].parent / "captions_metrics.json").read_text())
     assert written.pop("BLEU-1") == pytest.approx(1)
     assert written.pop("CIDEr") > 1
-    low, high = written.pop("intervals")["CIDEr"]
-    assert 0 < low < high
-    assert written == {"images": 3, "annotated_images": 4, "failed": {}, "notes": []}
+    assert written == {"images": 3, "annotated_images": 4, "failed": {}, "notes": [FEW], "intervals": {}}
+    assert f"\n{FEW}\n" in printed and "95%" not in printed
+
+
+def test_five_images_have_intervals(files, tmp_path, capsys):
+    """Of metrics and of differences, printed and written; none below 0 but of a difference."""
+    results, annotations = files
+    references = {number: f"a dog sees {thing}" for number, thing in enumerate(["cat", "cow", "owl", "fox", "bee"])}
+    records = [{"id": i, "image_id": i, "caption": caption} for i, caption in references.items()]
+    annotations.write_text(json.dumps({"images": [{"id": i} for i in references], "annotations": records}))
+    write_results(results, references | {0: "a dog sees cow", 1: "nothing"})
+    write_results(tmp_path / "other.json", references | {0: "a dog", 1: "nothing"})
+    assert run(results, annotations) == 0
+    assert "95% interval" in (printed := capsys.readouterr().out) and FEW not in printed
+    written = json.loads((tmp_path / "captions_metrics.json").read_text())
+    assert not written["notes"] and written["intervals"].keys() >= {"BLEU-1", "CIDEr"}
+    for name, (low, high) in written["intervals"].items():
+        assert 0 <= low < written[name] < high
+    assert run(results, tmp_path / "other.json", annotations) == 0
+    (difference,) = json.loads((tmp_path / "captions_compared.json").read_text())["differences"]
+    low, high = difference["BLEU-1"]["interval"]
+    assert low < difference["BLEU-1"]["difference"] < 0 < high  # of one image of five alone
+    assert f"{100 * low:.2f} to {100 * high:.2f}" in capsys.readouterr().out
 
 
 def test_writes_where_it_is_told(files, tmp_path):
@@ -76,14 +98,13 @@ def test_several_files_are_compared_on_the_images_of_all(files, tmp_path, capsys
         f"2  {other}",
         "2 of 4 annotated images have a caption in every file; the others are skipped",
     ]
-    assert printed[5].split() == ["BLEU-1", "1", "100.00", "100.00", "to", "100.00"]
-    assert printed[6].split()[:2] == ["2", "36.79"] and "-63.21" in printed[6]  # exp(1 - 10 / 5)
+    assert printed[5].split() == ["BLEU-1", "1", "100.00"]
+    assert printed[6].split() == ["2", "36.79", "-63.21"]  # exp(1 - 10 / 5)
     written = json.loads((tmp_path / "captions_compared.json").read_text())
     assert [one["results"] for one in written["files"]] == [str(files[0]), str(other)]
     (difference,) = written["differences"]
     assert difference["BLEU-1"]["difference"] == pytest.approx(-0.63212, abs=1e-5)
-    low, high = difference["BLEU-1"]["interval"]
-    assert low < -0.64 and high == pytest.approx(0)  # image 1, whose caption is the same, alone
+    assert difference["BLEU-1"]["interval"] is None  # of two images
     assert run(files[0], other, files[1], "--json") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
     with pytest.raises(UserError, match="score the files one by one"):
@@ -95,11 +116,13 @@ def test_several_files_are_compared_on_the_images_of_all(files, tmp_path, capsys
 
 def test_the_table_shows_percent_failures_and_notes():
     report = Report({"BLEU-1": 0.6703, "BLEU-1-no-brevity": 0.7, "CIDEr": 1.2}, {"METEOR": "it hung"}, ("a remark",))
-    sample = {"BLEU-1": np.linspace(0.6, 0.7, 1001), "CIDEr": np.linspace(1.0, 2.0, 1001)}
-    assert list(score.table([report], [sample])) == [
+    images = np.array([-1.0, -0.5, 0, 0.5, 1])
+    estimated = {"BLEU-1": Jackknife(0.6703, 0.6703 + 0.01 * images), "CIDEr": Jackknife(1.2, 1.2 + images)}
+    assert list(score.table([report], [estimated])) == [
         "metric     x 100        95% interval   without brevity penalty",
-        "BLEU-1     67.03      60.25 to 69.75   70.00",
-        "CIDEr     120.00    102.50 to 197.50",
+        "BLEU-1     67.03      63.10 to 70.96   70.00",
+        "CIDEr     120.00      0.00 to 512.65",
+        "each interval is by itself, not adjusted for how many there are",
         "METEOR failed: it hung",
         "a remark",
     ]

@@ -82,6 +82,18 @@ assert "counters" in vars(sys.modules["torch._dynamo.utils"])
     assert {"torchvision", "torch._dynamo.utils"} <= imported(code)
 
 
+def test_scipy_is_imported_where_an_interval_is_made() -> None:
+    code = """
+import numpy as np
+import vision_attn.commands.score, vision_attn.metrics.coco.sums, vision_attn.results.faithfulness
+from vision_attn.metrics.intervals import ratio
+few, enough = (ratio(np.arange(number) / 2, np.ones(number)) for number in (4, 5))
+assert few.interval() is None and 'scipy' not in sys.modules
+enough.interval()
+"""
+    assert "scipy.special" in (modules := imported(code)) and "scipy.stats" not in modules
+
+
 @pytest.mark.parametrize("library", ["torch", "triton"])
 def test_nothing_is_said_at_exit(library: str) -> None:
     """Libraries that count their objects complain of those that are left when the process ends."""

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import sys
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,7 +26,7 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import END, Captioner
 from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.criteria.self_critical import SelfCritical, as_at_test
+from vision_attn.criteria.self_critical import SelfCritical, as_at_test, without_pad
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
@@ -68,13 +70,13 @@ class Words(Source):
 
 
 def build(name: str) -> tuple[Captioner, torch.Tensor]:
-    """A captioner of three words: the unknown one, "dog" and "red". PAD has no probability, as after training."""
+    """A captioner of three words: the unknown one, "dog" and "red". PAD is likely, as before training."""
     torch.manual_seed(0)
     model = ALL[name](5, D).double().train()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
-        model.output.bias[0] = -1e4
+        model.output.bias[0] += 1
     return prepared(model), 2 * torch.randn(1, L, D).double()
 
 
@@ -95,7 +97,7 @@ def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> t
     """The gradient of -E[CIDEr-D] - entropy_weight H, a sum over all captions."""
     words = every_caption()
     texts = padded([[criterion.ids(caption) for caption in REFERENCES[0]]])
-    with as_at_test(model):
+    with as_at_test(model), without_pad(model):
         log_prob = model(regions, words).log_prob.sum(dim=-1)
     torch.testing.assert_close(log_prob.exp().sum().item(), 1.0)
     reward = criterion.cider(words, texts) - criterion.entropy_weight * log_prob
@@ -151,6 +153,36 @@ def test_a_gradient_without_end_is_another(monkeypatch):
     criterion.prepare(Words())
     worst, distance, _ = off(model, regions, criterion)
     assert worst > 20 and distance > 50
+
+
+@pytest.mark.parametrize("name", ["soft", "no attention"])
+def test_a_gradient_of_probabilities_that_count_pad_is_another(name, monkeypatch, both_ways):
+    """Samples are never PAD, so their probability is a share of those of all other words."""
+    model, regions = build(name)
+    criterion = SelfCritical(model, max_words=T)
+    criterion.prepare(Words())
+    truth = exact(model, regions, criterion)
+    monkeypatch.setattr(self_critical, "without_pad", lambda model: nullcontext())
+    monkeypatch.setattr(sys.modules[__name__], "exact", lambda *_: truth)
+    worst, _, _ = off(model, regions, criterion)
+    assert worst > 20
+
+
+@pytest.mark.parametrize("name", ["soft", "transformer"])
+def test_pad_is_barred_while_a_criterion_learns_from_samples_alone(name, both_ways):
+    model, regions = build(name)
+    words, model.with_mean = every_caption(), True
+    with as_at_test(model):
+        before = model(regions, words)
+        with pytest.raises(ZeroDivisionError), without_pad(model):
+            inside = model(regions, words)
+            raise ZeroDivisionError
+        after = model(regions, words)
+    torch.testing.assert_close(after, before)
+    assert inside.mean_log_prob is None and before.mean_log_prob is not None
+    more = (inside.log_prob - before.log_prob)[words != 0]
+    assert (more > 0).all() and more.max() > 0.1
+    torch.testing.assert_close(inside.log_prob.sum(dim=-1).exp().sum().item(), 1.0)
 
 
 def test_samples_are_scored_and_logged():

@@ -1,16 +1,16 @@
 """Stories: an interpreter of their sentences finds the same answers, from the supporting sentences alone as well."""
 
 import re
-from itertools import pairwise
+from itertools import pairwise, permutations, product
 
 import pytest
 import torch
 
 from vision_attn.data.random_streams import stream
 from vision_attn.data.stories.babi import read_questions
-from vision_attn.data.stories.question import encoded, shuffled
+from vision_attn.data.stories.question import Question, encoded, shuffled
 from vision_attn.data.stories.stories import BabiFiles, Stories
-from vision_attn.data.stories.world import DROPS, MOVES, SIDES, TAKES, TASKS, questions
+from vision_attn.data.stories.world import DROPS, FIGURES, MOVES, NUM_STORIES, SIDES, TAKES, TASKS, generated, questions
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.system.errors import UserError
 
@@ -89,6 +89,74 @@ def test_stories_are_the_same_each_time_known_in_words_and_split() -> None:
         Stories(tasks=(4,))
 
 
+def whereabouts(facts: tuple[str, ...], thing: str) -> list[str]:
+    """All places where an object was, in order, from sentences that are read one after the other."""
+    places, holder, path = {}, "", []
+    for fact in facts:
+        if found := HANDLE.fullmatch(fact):
+            person, verb, other = found.groups()
+            if other == thing:
+                holder = person if verb in TAKES else ""
+                path = path or [places[person]]
+            continue
+        person, place = MOVE.fullmatch(fact).groups()[1:]
+        places[person] = place
+        if person == holder:
+            path.append(place)
+    return path
+
+
+def test_no_question_has_two_answers() -> None:
+    """Of task 3: "Where was the milk before the garden?" when it was in the garden twice. One in five questions was
+    about such a place, and 8.8% had two answers."""
+    asked = questions(3, 150, 5, stream(3, 3))
+    assert len(asked) == 750 and max(len(one.facts) for one in asked) <= 70 + 6
+    for one in asked:
+        thing, place = re.fullmatch(r"Where was the (\w+) before the (\w+)\?", one.text).groups()
+        path = whereabouts(one.facts, thing)
+        at = path.index(place)
+        assert path.count(place) == 1 and at > 0 and path[at - 1] == one.answer
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_stories_that_another_split_has_are_drawn_again_and_the_others_kept(task: int) -> None:
+    first, alone = generated(task, 30, 5, stream(1, task)), generated(task, 30, 5, stream(2, task))
+    again = generated(task, 30, 5, stream(2, task), {alone[3][0].facts, alone[20][-1].facts, *facts(first)})
+    assert not (facts(again) & facts(first)) and alone[3][0].facts not in facts(again)
+    taken = {alone[3][0].facts, alone[20][-1].facts, *facts(first)}
+    for before, after in zip(alone, again, strict=True):
+        assert (before == after) == taken.isdisjoint(facts([before]))
+    assert again[3] != alone[3] and again[20] != alone[20] and sum(map(len, again)) == 150
+
+
+def facts(stories: list[list[Question]]) -> set[tuple[str, ...]]:
+    """The sentences that questions follow."""
+    return {question.facts for story in stories for question in story}
+
+
+def test_a_world_that_is_too_small_is_told_of() -> None:
+    """Of task 17, every story by its grammar; and no endless search where none is left."""
+    back = [("to the left of", "to the right of"), ("above", "below")]
+    every = {
+        (f"The {b} is {first} the {a}.", f"The {c} is {second} the {b}.")
+        for (a, b, c), first, second in product(permutations(FIGURES, 3), SIDES, SIDES)
+        if {first, second} not in map(set, back)
+    }
+    source = Stories(tasks=(17,), stories=1000)
+    shown = {split: {one.facts for one in some} for split, some in source.by_split.items()}
+    assert len(every) == NUM_STORIES[17] and set().union(*shown.values()) <= every
+    (line,) = source.remarks
+    assert line == (
+        f"task 17, of which 1,440 stories exist: different stories are {len(shown['train'])} of 900 for training, "
+        f"{len(shown['val'])} of 100 for validation, {len(shown['test'])} of 200 for testing"
+    )
+    assert not [*Stories(tasks=(1, 2, 11), stories=30, test_stories=10).remarks]
+    with pytest.raises(UserError, match="task 17 has only 1,440 stories, half of which .* are 721 for the other"):
+        Stories(tasks=(1, 17), stories=1000, test_stories=621)
+    with pytest.raises(UserError, match=r"task 17: 100 stories in a row were among .* \(1,440\)"):
+        generated(17, 1, 5, stream(0), every)
+
+
 def test_the_latest_sentence_comes_first_and_early_ones_are_left_out() -> None:
     source = Stories(tasks=(2,), stories=10, max_facts=6)
     for batch in source.split("train"):
@@ -123,6 +191,38 @@ def test_files_of_babi_are_read(tmp_path) -> None:
     (batch,) = source.train(0, seed=0)
     assert set(batch.answers.tolist()) == {source.vocabulary.index[word] for word in ("bathroom", "hallway")}
     assert source.vocabulary.words[int([*source.split("val")][0].answers)] == "apple,milk"
+
+
+def story_file(path, stories: list[list[str]]) -> str:
+    """A file of stories: the sentences of each, a question after each."""
+    lines = [
+        f"{2 * number + 1} {sentence}.\n{2 * number + 2} Where is {sentence.split()[0]}?\thall\t{2 * number + 1}"
+        for sentences in stories
+        for number, sentence in enumerate(sentences)
+    ]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_files_are_cut_between_stories_and_what_is_in_two_splits_is_counted(tmp_path) -> None:
+    names = ("Ann", "Bob", "Cid", "Dot", "Eve", "Fay", "Gus", "Hal", "Ida", "Jim")
+    told = [[f"{one} went to {place}" for place in ("A", "B", "C")] for one in names]
+    train = story_file(tmp_path / "train.txt", told)  # of 30 questions a tenth are one story
+    longer = story_file(tmp_path / "longer.txt", [*told, ["Kim ran"]])  # the last story is not enough
+    test = story_file(tmp_path / "test.txt", [told[0], told[9], told[1][:2], ["Kim went to A"]])
+    source = BabiFiles(train=(train, longer), test=(test, test))
+    assert [len(source.by_split[name]) for name in ("train", "val", "test")] == [27 + 27, 3 + 4, 9 + 9]
+    assert {one.facts[0] for one in source.by_split["val"]} == {"Jim went to A.", "Kim ran."}
+    first, second = source.remarks
+    assert (
+        first
+        == second
+        == (f"{test}: of what is for testing, 1 of 4 stories and 5 of 9 questions are for training too, word for word")
+    )
+    (line, *_) = BabiFiles(train=(story_file(tmp_path / "twice.txt", told[:5] * 2),), test=(test,)).remarks
+    assert line.endswith("different stories are 5 of 9 for training, 1 of 1 for validation, 4 of 4 for testing")
+    with pytest.raises(UserError, match="short.txt: one story cannot be for training and validation"):
+        _ = BabiFiles(train=(story_file(tmp_path / "short.txt", told[:1]),), test=(test,)).by_split
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import torch
 from tests import references
 from tests.decode.test_decode import EVERYTHING, WORDS, B, T, V, annotation_vectors, captioner, spelled
 from tests.ways import prepared
-from vision_attn.contracts import END, Captioner
+from vision_attn.contracts import END, Captioner, DecodedCaption
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.decode import beam_search, greedy, sample
 from vision_attn.encoders.convnet import ConvNet
-from vision_attn.metrics.variety import is_content, repetition
+from vision_attn.metrics.evaluators import content_of
+from vision_attn.metrics.function_words import is_content
+from vision_attn.metrics.variety import repetition
 from vision_attn.models.transformer import Transformer
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
@@ -323,7 +325,8 @@ def test_settings_of_decoding_reach_captions(task, images):
 
 def test_repetitions_are_counted():
     captions = ["a man in a red shirt and a red hat", "a dog in the snow", "two dogs on a beach on a Beach", ""]
-    assert repetition(captions) == {"repetition": 0.5} and repetition([]) == {}
+    content = [content_of(DecodedCaption(text, text.split(), [])) for text in captions]
+    assert repetition(content) == {"repetition": 0.5} and repetition([]) == {}
 
 
 @pytest.mark.parametrize("option, number", [("min_words", -1), ("no_repeat", -1), ("diversity", -1.0)])

@@ -117,8 +117,8 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Packed, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
 
 
-def keeping_logits(output, deep, words, *, weighted: bool) -> Tensor:
-    return word_log_prob(output, deep, words, weighted=True)
+def keeping_logits(output, deep, words, *, weighted: bool, bars_pad: bool) -> Tensor:
+    return word_log_prob(output, deep, words, weighted=True, bars_pad=bars_pad)
 
 
 @pytest.fixture(params=[PlainGraph, TapeGraph])
@@ -382,9 +382,9 @@ def test_what_is_captured_when_nobody_says_so(monkeypatch, capsys):
 
 def test_the_line_and_the_checkpoint_say_what_was_chosen(tmp_path, graph, capsys):
     train(tmp_path, capture=True, epochs=1)
-    assert capsys.readouterr().out.splitlines()[0] == "training on cpu in fp32, captured"
+    assert capsys.readouterr().out.splitlines()[0] == "training on cpu in fp32, captured, in 1 thread"
     chosen = json.loads((tmp_path / "last" / "position.json").read_text())["chosen"]
-    assert chosen == {"precision": "fp32", "compile": False, "capture": True}
+    assert chosen == {"precision": "fp32", "compile": False, "capture": True, "threads": 1}
 
 
 def test_a_rehearsal_finds_out_what_waits_for_the_device(monkeypatch):

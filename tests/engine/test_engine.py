@@ -379,7 +379,7 @@ def test_console_has_a_line_per_epoch_and_validation(tmp_path, capsys):
     train_plain(tmp_path)
     output = capsys.readouterr()
     assert len(output.out.splitlines()) == 7 and output.err == ""
-    assert output.out.splitlines()[0] == "training on cpu in fp32, eagerly"
+    assert output.out.splitlines()[0] == "training on cpu in fp32, eagerly, in 1 thread"
     assert output.out.splitlines()[1].startswith("epoch 1/3: step 6, loss ")
 
 
@@ -587,9 +587,9 @@ def test_bf16_becomes_fp32_on_a_processor_that_multiplies_it_slowly(tmp_path, mo
     for fast, said in (
         (
             False,
-            "training on cpu in fp32, eagerly; not in bf16, which is many times slower on this processor",
+            "training on cpu in fp32, eagerly, in 1 thread; not in bf16, which is many times slower on this processor",
         ),
-        (True, "training on cpu in bf16, eagerly\n"),
+        (True, "training on cpu in bf16, eagerly, in 1 thread\n"),
     ):
         monkeypatch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda fast=fast: fast)
         train_plain(tmp_path, precision="bf16", epochs=1 + fast)

@@ -198,7 +198,7 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
 def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monkeypatch, capsys):
     """With an untrained captioner, on a few composed photographs: all that `python -m benchmarks.finetune` does."""
     two = partial(CaptionScores, ["BLEU-4", "CIDEr"])  # the others take long
-    monkeypatch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_: two())
+    monkeypatch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_, **__: two())
     write_run("sat_soft_scenes", tmp_path / "first")
     assert main(["pack", str(tmp_path / "first"), str(tmp_path / "packed")]) == 0
     config = yaml.safe_load((tmp_path / "packed/config.yaml").read_text())

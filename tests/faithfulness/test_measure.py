@@ -21,7 +21,8 @@ from tests.explain.test_look import MODULE, blip, clip, llava, saved
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
-from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam
+from vision_attn.explain import attributions
+from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam, smoothgrad
 from vision_attn.explain.libraries.opening import Model, Reader
 from vision_attn.explain.relevance import layer_cam
 from vision_attn.explain.subjects import AnswerSubject, Map
@@ -30,7 +31,7 @@ from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
 from vision_attn.faithfulness.measurement import Measurement, Settings, resampled
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.random_weights import from_the_output, randomised
-from vision_attn.faithfulness.report import _behind, record, verdict
+from vision_attn.faithfulness.report import compare, estimate, record, verdict
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
@@ -139,7 +140,25 @@ def test_integrated_gradients_are_those_of_the_definition() -> None:
     one = subject(Small(), 14)
     pooled = one.map("integrated-gradients", image[0], 1).weights
     torch.testing.assert_close(pooled, F.adaptive_avg_pool2d(found.sum(dim=1), (2, 2))[0])
-    assert one.map("smoothgrad", image[0], 1).weights.min() > 0
+
+
+def test_smoothgrad_is_the_size_of_a_mean_of_signed_gradients() -> None:
+    """Smilkov et al. 2017, section 3, with the same noise; the mean of sizes is another map."""
+    model, image = Small(), torch.rand(1, 3, 14, 14)
+    torch.manual_seed(0)
+    found = smoothgrad(lambda images: model(images)[:, 1], image)
+    torch.manual_seed(0)
+    spread, gradients = attributions.SPREAD * float(image.max() - image.min()), []
+    for _ in range(attributions.SAMPLES // 8):
+        copies = torch.normal(0, spread, (8, *image.shape[1:])).add(image).requires_grad_()
+        gradients.append(torch.autograd.grad(model(copies)[:, 1].sum(), copies)[0])
+    gradients = torch.cat(gradients)
+    torch.testing.assert_close(found, gradients.mean(dim=0, keepdim=True).abs(), atol=1e-6, rtol=1e-4)
+    assert (found < 0.9 * gradients.abs().mean(dim=0)).any()
+    one = subject(Small(), 14)
+    torch.manual_seed(0)
+    pooled = one.map("smoothgrad", image[0], 1).weights
+    torch.testing.assert_close(pooled, F.adaptive_avg_pool2d(found.sum(dim=1), (2, 2))[0])
 
 
 def test_cams_and_occlusion_are_those_of_the_definition() -> None:
@@ -373,45 +392,76 @@ def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
 
 def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     few = "That is few to choose a method by: measure at least 20 images."
-    one = {"gain": 0.1, "gain_interval": [-0.1, 0.3]}
+    one = {"gain": 0.1, "gain_interval": [-0.1, 0.3], "is_better": False}
     assert verdict({"images": 20, "methods": {"a": one}}) == [
         "No method surely gains 0.005 or more over a random order: trust none of these maps."
     ]
-    sure = {"gain": 0.3, "gain_interval": [0.2, 0.4]}
+    sure = {"gain": 0.3, "gain_interval": [0.2, 0.4], "is_better": True}
     lines = verdict({"images": 20, "methods": {"a": one, "b": sure, "c": sure | {"ignores_weights": True}}})
     assert lines[0].startswith("Trust b most") and lines[1].startswith("c ignores the weights: on 3 images")
-    (line,) = (line for line in verdict({"images": 1, "checked": 1, "methods": {"c": sure | {"ignores_weights": True}}})
+    (line,) = (line for line in verdict({"images": 5, "checked": 1, "methods": {"c": sure | {"ignores_weights": True}}})
                if "weights" in line)  # fmt: skip
     assert line.startswith("On 1 image, the map of c stayed the same") and "may ignore" in line and "--sanity 3" in line
     assert lines[2] == "a: no sure gain of 0.005 or more over a random order here."
-    small = {"gain": 0.001, "gain_interval": [0.0005, 0.002]}
-    lines = verdict({"images": 2, "methods": {"a": small}})
-    assert lines[0].startswith("No method surely gains") and lines[1:] == [few]
     lines = verdict({"images": 19, "methods": {"a": sure, "b": one | {"is_constant": True}}, "is_whole": False})
     assert lines[:2] == [
         "Interrupted: this is of the first 19 images.",
-        "On 19 images, the order of a gains most: 0.300 over a random one (95% interval 0.200 to 0.400).",
+        "On 19 images, the order of a gains most: 0.300 over a random one (unadjusted 95% interval 0.200 to 0.400).",
     ]
     assert lines[2:] == [few, "b has the same weight everywhere: that tells nothing of these answers."]
-    single = {"a": {"gain": 0.2, "gain_interval": None}, "b": {"gain": 0.4, "gain_interval": None}}
-    assert verdict({"images": 1, "methods": single}) == [
-        "On 1 image, the order of b gains most: 0.400 over a random one.", few
-    ]  # fmt: skip
     assert verdict({"images": 9, "methods": {"b": sure}, "random_weights": True})[0].startswith("The model has random")
+
+
+def test_a_verdict_of_few_images_says_that_they_are_too_few_for_an_interval() -> None:
+    """A method is named only if it gains; the images are those with an answer."""
+    none = {"gain_interval": None, "is_better": False}
+    methods = {"a": none | {"gain": 0.2}, "b": none | {"gain": 0.4}, "c": none | {"gain": 0.9, "is_constant": True}}
+    assert verdict({"images": 4, "methods": methods})[:2] == [
+        "On 4 images, the order of b gains most: 0.400 over a random one.",
+        "No interval and no test: these take at least 5 images with an answer, and here are 4. Measure at least 20 "
+        "images to choose a method.",
+    ]
+    lines = verdict({"images": 30, "answered": 1, "methods": {"a": none | {"gain": -0.2}, "b": none | {"gain": -0.1}}})
+    assert lines[0] == "On 30 images, the order of no map gains anything over a random one."
+    assert len(lines) == 2 and "and here is 1." in lines[1]
+    lines = verdict(
+        {"images": 30, "answered": 6, "methods": {"a": {"gain": 0.0, "gain_interval": [-1, 1], "is_better": False}}}
+    )
+    assert "That is few to choose a method by: measure at least 20 images." in lines
+
+
+def test_only_what_counts_is_better() -> None:
+    """By an adjusted test of the methods that vary, a gain that is not tiny, and at least five images."""
+    random = np.random.default_rng(0)
+
+    def compared(number: int, gains: list[float], *constant: int) -> list[dict[str, Any]]:
+        values = [[[gain + 0.01 * random.normal() for gain in gains]] for _ in range(number)]
+        methods = {str(n): {"gain": gain, "is_constant": n in constant} for n, gain in enumerate(gains)}
+        compare(methods, estimate(values))
+        return [*methods.values()]
+
+    small, clear, constant = compared(30, [0.004, 0.05, 0.05], 2)
+    assert clear["is_better"] and clear["behind"] is None and clear["p_better"] < 1e-6
+    assert not small["is_better"] and small["p_better"] > clear["p_better"] and small["p_behind"] < 1e-6
+    assert small["behind"][0] > 0.03
+    assert not constant["is_better"] and constant["p_better"] is None and constant["p_behind"] is None
+    few = compared(4, [0.5, 0.1])
+    assert not any(one["is_better"] or one["p_better"] for one in few) and "behind" not in few[1]
 
 
 def test_methods_are_compared_on_the_same_images() -> None:
     """Of two methods with wide intervals, one is always a little better; a third is as often better as worse."""
-    gained = [[[0.1 * size + 0.02, 0.1 * size, 0.1 * size + 0.02 + (0.05, -0.049)[size % 2]]] for size in range(1, 9)]
-    methods = {"a": 0.47, "b": 0.45, "c": 0.46}
-    found = {name: {"gain": gain, "gain_interval": [0.3, 0.6]} for name, gain in methods.items()}
-    behind = _behind(found, gained)
-    assert behind[0] is None and behind[1] == pytest.approx([0.02, 0.02]) and behind[2][0] < 0 < behind[2][1]
-    for index, name in enumerate(found):
-        found[name]["behind"] = behind[index]
-    assert (
-        verdict({"images": 20, "methods": found})[1] == "c may be as good: the interval of the difference contains 0."
-    )
+    gained = [[[0.1 * size + 0.02, 0.1 * size, 0.1 * size + 0.02 + (0.05, -0.052)[size % 2]]] for size in range(1, 9)]
+    found: dict[str, Any] = {
+        name: {"gain": gain, "gain_interval": [0.3, 0.6], "is_constant": False}
+        for name, gain in {"a": 0.47, "b": 0.45, "c": 0.469}.items()
+    }
+    compare(found, estimate(gained))
+    assert found["a"]["behind"] is None and found["b"]["behind"] == pytest.approx([0.02, 0.02])
+    assert found["c"]["behind"][0] < 0 < found["c"]["behind"][1] and found["c"]["p_behind"] > 0.2
+    assert found["b"]["p_behind"] < 1e-6
+    said = "c may be as good: on these images the difference is not sure."
+    assert verdict({"images": 20, "methods": found})[1] == said
 
 
 def test_the_best_order_is_no_worse_than_any_that_was_tried(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from vision_attn.attention.scores import Additive
 from vision_attn.fast import additive, choice
-from vision_attn.fast.additive import _AdditiveScore
+from vision_attn.fast.additive import FastAdditive, _AdditiveScore
 
 additive_cpu = pytest.importorskip("vision_attn.fast.additive.cpu", reason="numba is not installed")
 loops = pytest.importorskip("vision_attn.fast.loops")
@@ -108,6 +109,25 @@ def test_projections_at_their_limits_give_the_limits_of_tanh() -> None:
     limited = [x.detach().clamp(-40, 40).requires_grad_() for x in arguments[:2]]
     for part in gradients(fused, (*limited, arguments[2])):
         assert part.isfinite().all()
+
+
+@pytest.mark.parametrize("with_loops", [True, False])
+@pytest.mark.parametrize("beyond", [False, True])
+def test_large_scores_are_those_of_the_plain_class(with_loops, beyond) -> None:
+    """Of projections up to the limit, where e^{2k} e^{2q} overflows or vanishes, and beyond it where none cancel."""
+    torch.manual_seed(0)
+    keys, queries = torch.randn(2, 7, 8), torch.randn(2, 3, 8)
+    keys, queries = (part / part.abs().max() * 39.9 for part in (keys, queries))
+    if beyond:
+        keys, queries = 3 * keys.abs(), 3 * queries.abs()
+    plainly, fast, weight = Additive(8, 8, attention_size=8), FastAdditive(8, 8, attention_size=8), torch.randn(8)
+    found = []
+    for score in (plainly, fast):
+        score.weight = torch.nn.Parameter(weight)
+        score.key, score.query = torch.nn.Identity(), torch.nn.Identity()
+        with choice.without_loops(not with_loops):
+            found.append(score(queries, score.project(keys))[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
 def test_nan_is_not_lost() -> None:

@@ -122,19 +122,27 @@ def test_what_is_no_word_is_refused(word):
         word_log_prob(torch.nn.Linear(E, V), torch.randn(1, E), torch.tensor([word]))
 
 
-@pytest.mark.parametrize("with_mean", [False, True])
-def test_the_class_gives_what_the_plain_one_gives(inputs, with_mean):
+@pytest.mark.parametrize("options", [{}, {"with_mean": True}, {"bars_pad": True}])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_class_gives_what_the_plain_one_gives(options, bias):
     """Of captions with padding, in any order; the gradient too."""
-    output, _, _ = inputs
+    torch.manual_seed(0)
+    output = torch.nn.Linear(E, V, bias=bias).double()
     deep = torch.randn(2, 3, 4, E).double().requires_grad_()
     words = torch.randint(1, V, (2, 3, 4)) * (torch.arange(4) < torch.tensor([[4, 1, 0], [2, 3, 3]])[..., None])
     found = []
     for version in (FastWordLogProb(), WordLogProb()):
-        parts = [part for part in version(output, deep, words, with_mean=with_mean) if part is not None]
+        parts = [part for part in version(output, deep, words, **options) if part is not None]
         loss = sum((part * torch.linspace(-1, 2, words.numel()).view(words.shape)).sum() for part in parts)
         found.append([*parts, *torch.autograd.grad(loss, [deep, *output.parameters()])])
-    assert len(found[0]) == (5 if with_mean else 4)
+    assert len(found[0]) == 3 + bias + ("with_mean" in options)
     torch.testing.assert_close(*found)
+    if options.get("bars_pad"):
+        with without_loops(False):
+            single = output.float(), deep.detach().float()
+            torch.testing.assert_close(
+                *(version(*single, words, bars_pad=True)[0] for version in (FastWordLogProb(), WordLogProb()))
+            )
 
 
 def test_words_are_weighted_within_a_context():

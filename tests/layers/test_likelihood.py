@@ -23,3 +23,14 @@ def test_log_probabilities_are_not_rounded_under_autocast():
         log_prob, mean = WordLogProb()(output, deep, words, with_mean=True)
     assert log_prob.dtype == mean.dtype == torch.float32
     torch.testing.assert_close(log_prob, WordLogProb()(output, deep, words)[0], rtol=0.02, atol=0.02)
+
+
+def test_barred_padding_has_no_probability_and_no_gradient():
+    torch.manual_seed(0)
+    output, deep = torch.nn.Linear(4, 7), torch.randn(1, 1, 6, 4)
+    words = torch.arange(1, 7).view(1, 1, 6)
+    log_prob, mean = WordLogProb()(output, deep, words, bars_pad=True)
+    others = output(deep)[..., 1:].log_softmax(dim=-1)
+    torch.testing.assert_close(log_prob, others.gather(-1, words[..., None] - 1).squeeze(-1))
+    log_prob.sum().backward()
+    assert mean is None and output.bias.grad[0] == 0 and not output.weight.grad[0].any()

@@ -13,8 +13,9 @@ from tests.explain.test_look import clip, saved, vit
 from tests.scoring import quickly
 from vision_attn.commands import main
 
-SAID = {"0.png": "a cat", "1.png": "the dog of a cat", "2.png": "bird a a a a a a a a a"}
+SAID = {"0.png": "a cat", "1.png": "the dog of a cat", "2.png": "bird a a a a a a a a a", "4.png": "dog", "5.png": "a"}
 REFERENCES = {"0.png": ["a cat", "dog"], "1.png": ["the bird", "a dog"], "2.png": ["cat"], "3.png": ["dog"]}
+REFERENCES |= {"4.png": ["the dog"], "5.png": ["a bird"]}
 
 
 @pytest.fixture

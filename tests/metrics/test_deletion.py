@@ -52,6 +52,14 @@ def captioner():
     return ShowAttendTell(len(WORDS), 6, hidden_size=8, word_size=8, dropout=0.0).eval()
 
 
+def test_content_words_are_those_that_the_captions_mark(regions):
+    """The function words of a language other than English are no content words."""
+    words, described = captions()
+    marked = [one._replace(content=[word == "dog" for word in one.words]) for one in described]
+    for given, number in ((described, len(CONTENT)), (marked, 2)):
+        assert len(Deletion().probe(Fixed([0]), regions, words, given)) == number
+
+
 @pytest.mark.parametrize("most", [deletion.MAX_NUMBERS, 2 * L * 6])
 @pytest.mark.parametrize("pads", [False, True])
 def test_drops_are_those_of_one_word_at_a_time(captioner, regions, pads, most, monkeypatch):

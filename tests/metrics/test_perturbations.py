@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from vision_attn.fast.choice import without_loops
+from vision_attn.fast.holes import closed
 from vision_attn.metrics import perturbations
-from vision_attn.metrics.perturbations import FILLS, linear, mean, on_pixels, ranks
+from vision_attn.metrics.perturbations import FILLS, linear, on_pixels, ranks
 
 IMAGE = torch.nn.functional.interpolate(
     torch.rand(1, 3, 5, 5, generator=torch.Generator().manual_seed(0)), (20, 24), mode="bicubic"
@@ -29,19 +31,49 @@ def interpolated(image: Tensor, gone: Tensor) -> Tensor:
                     right[number] += weight * image[:, y + down, x + across]
     found = image.double().flatten(1).clone()
     found[:, list(holes)] = torch.linalg.solve(matrix, right).T
-    return found.view_as(image).float()
+    return found.view_as(image).to(image.dtype)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_holes_are_closed_from_their_borders(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Near the exact solution of the equations, and far nearer than the mean colour."""
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("side", [1, 4])
+def test_holes_are_closed_from_their_borders(
+    loops: bool, share: float, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the equations say, solved exactly, whatever the shapes of holes: cells, or pixels by themselves."""
+    if loops:
+        pytest.importorskip("vision_attn.fast.holes.cpu", reason="numba is not installed")
     monkeypatch.setattr(perturbations, "NOISE", 0)
-    cells = torch.rand(1, 5, 6, generator=torch.Generator().manual_seed(1)) < share
+    cells = torch.rand(3, 20 // side, 24 // side, generator=torch.Generator().manual_seed(1)) < share
+    cells[0, 0, 0], cells[:, -1, -1] = True, False  # corners that are gone, and that are not
     gone = on_pixels(cells, (20, 24))
-    exact = interpolated(IMAGE, gone[0])
-    error, of_mean = ((fill(IMAGE, gone)[0] - exact).abs().mean() for fill in (linear, mean))
-    assert error < 0.02 and error < of_mean / 4
-    monkeypatch.undo()
+    with without_loops(not loops):
+        found = linear(IMAGE, gone)
+    for one, holes in zip(found, gone, strict=True):
+        torch.testing.assert_close(
+            one, interpolated(IMAGE, holes), rtol=0, atol=1e-6 * float(IMAGE.max() - IMAGE.min())
+        )
+
+
+@pytest.mark.parametrize("size", [(37, 70), (1, 9), (6, 1), (65, 64)])
+def test_loops_close_holes_as_tensor_operations_do(size: tuple[int, int]) -> None:
+    """Of images of any size; large holes, and one that is small."""
+    pytest.importorskip("vision_attn.fast.holes.cpu", reason="numba is not installed")
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand(2, *size, generator=generator).double()
+    gone = torch.rand(4, *size, generator=generator) < torch.tensor([0.02, 0.5, 0.99, 2])[:, None, None]
+    gone[1] = False
+    gone[1, 0, 0] = True
+    with without_loops():
+        plain = closed(image, gone)
+    fast = closed(image, gone)
+    torch.testing.assert_close(fast, plain, rtol=0, atol=1.5e-6)
+    assert fast[1][:, ~gone[1]].equal(image[:, ~gone[1]])
+    torch.testing.assert_close(fast[3], image.mean(dim=(1, 2))[:, None, None].expand_as(image))
+
+
+def test_what_fills_holes_has_a_little_noise() -> None:
+    gone = on_pixels(torch.eye(4, dtype=torch.bool)[None], (20, 24))
     noise = linear(IMAGE, gone)[0] - linear(IMAGE, gone)[0]
     assert noise[:, gone[0]].std() > 0 and not noise[:, ~gone[0]].any()
 

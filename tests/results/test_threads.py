@@ -390,7 +390,7 @@ def test_a_copy_of_a_model_has_a_turn_of_its_own(opened: Callable[[Case], Any]) 
     model = opened(CASES["a folded encoder"])
     expected = plain(caption(model))
     other = copy.deepcopy(model)
-    with model._turn:
+    with model.turn:
         assert together(lambda: plain(caption(other))) == [expected]
 
 

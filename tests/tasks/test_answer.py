@@ -9,13 +9,17 @@ from typing import NamedTuple
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.functional import pad
 
 from tests.engine.test_resume import lines
 from tests.whole_runs import train
 from vision_attn.commands import main
+from vision_attn.data.stories.stories import Stories
 from vision_attn.engine.batches import examples
+from vision_attn.layers.padding import real_regions
 from vision_attn.models.memory_network import MemoryNetwork
 from vision_attn.task import Task
+from vision_attn.tasks.answer import Answering, on_largest
 
 STORIES = {
     "data.stories": 10, "data.questions": 4, "data.test_stories": 3, "data.batch_size": 12, "data.tasks": "[1,17]",
@@ -47,6 +51,40 @@ def test_answers_are_judged_by_kind_and_by_what_hops_read(stories: Path) -> None
     assert metrics["hops_on_support"] == pytest.approx(sum(hops) / 2)
     share = torch.tensor(json.loads((stories / "hops_test.json").read_text())["share"])
     assert share.shape == (2, 2) and share.amax(dim=1).le(torch.tensor(hops) + 1e-6).all()
+
+
+def test_what_hops_read_does_not_depend_on_the_padding_of_the_batch() -> None:
+    """In the linear start all scores may be negative, and that of padding is 0."""
+    torch.manual_seed(0)
+    source = Stories(tasks=(1, 2, 17), stories=10, test_stories=4, batch_size=100)
+    task = Answering(source, model=lambda words, size: MemoryNetwork(words, size, linear_start=1)).eval()
+    (together,) = source.split("test")
+    longer = together._replace(facts=pad(together.facts, (0, 0, 0, 9)), support=pad(together.support, (0, 9)))
+    judged = task.predict(together)
+    with torch.no_grad():
+        scores = task.answered(together.facts, together.words).alpha
+    padding = ~real_regions(together.facts)
+    assert ((scores == scores.amax(dim=-1, keepdim=True)) & padding[:, None]).any()
+    for name in ("hits", "on_support"):
+        assert getattr(task.predict(longer), name).equal(getattr(judged, name))
+    for row, (facts, support) in enumerate(zip(together.facts, together.support, strict=True)):
+        number = int(real_regions(facts[None]).sum())
+        alone = together._replace(
+            facts=facts[None, :number], words=together.words[row, None], answers=together.answers[row, None],
+            support=support[None, :, :number], questions=together.questions[row : row + 1], ids=("",),
+        )  # fmt: skip
+        assert task.predict(alone).hits[0].equal(judged.hits[row])
+
+
+def test_the_largest_weight_is_a_share_where_several_are_equal() -> None:
+    """An even map scores as chance does, and not in each question."""
+    real = torch.tensor([True, True, True, True, False])[None]
+    facts = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool()[None]
+    alpha = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0], [0.5, 0.5, 0, 0, 0], [-3, -1, -2, -2, 0], [0, 0, 0, 1, 0]])[None]
+    expected = [[0.25, 0.5, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0, 0]]
+    assert on_largest(alpha, real, facts)[0].tolist() == expected
+    nan = alpha.where(alpha != 1, torch.nan)
+    assert on_largest(nan, real, facts)[0, 3].tolist() == [0, 0, 0]  # a run that diverged has no largest weight
 
 
 def test_the_page_of_a_story_shows_sentences_weights_and_the_answer(stories: Path) -> None:

@@ -303,7 +303,7 @@ def metrics(folder: Path) -> dict:
 def one_metric() -> Iterator[None]:
     """Evaluations compute BLEU alone, which takes a fraction of the time of all metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_: CaptionScores(["BLEU-4"]))
+        patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_, **__: CaptionScores(["BLEU-4"]))
         yield
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,18 +84,22 @@ def curves_page(folder: Path, text: str) -> Path:
     return write_curves(folder / "page.html", {text: lines, "loss": lines}, title=text)
 
 
-def measured_page(folder: Path, text: str) -> Path:
+def measured_numbers(text: str) -> dict[str, Any]:
     method = {
         "gain": 0.2, "gain_interval": (0.1, 0.3), "is_better": True, "share": 0.5, "deletion": 0.1, "insertion": 0.5,
         "seconds": 0.1, "sanity": [0.5, 1.0], "ignores_weights": True,
     }  # fmt: skip
     curve = {"deletion": [1.0, 0.5, 0.0], "insertion": [0.0, 0.5, 1.0]}
-    numbers = {
+    return {
         "methods": {text: method, "b": method | {"gain": 0.1}}, "settings": {"fill": "mean", "steps": 2},
         "answers": 2, "images": 2, "searched": 1, "checked": 1, "pointed": 0, "verdict": [text], "uniform": None,
         "random": {"deletion": 0.4}, "best": {"gain": 0.5}, "curves": {text: curve, "b": curve, "random": curve},
         "score": "probability", "agreement": {text: {text: 1.0, "b": 0.5}, "b": {text: 0.5, "b": 1.0}},
     }  # fmt: skip
+
+
+def measured_page(folder: Path, text: str) -> Path:
+    numbers = measured_numbers(text)
     example = ExamplePicture(0.1, f"folder/{named(text)}", GREY, text, {text: (torch.ones(2, 2), WHOLE)})
     return write_measured(folder / "page.html", text, numbers, [example])
 
@@ -126,6 +131,30 @@ PAGES = [
     caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, curves_page, measured_page,
     embedded_page, notebook_frame,
 ]  # fmt: skip
+
+
+def test_a_page_of_few_images_has_neither_empty_columns_nor_words_that_its_numbers_do_not_carry(tmp_path: Path) -> None:
+    """Where no method has an interval or a share, columns are left out and the legend says why. A negative gain is
+    under no heading that praises it; a single example has no counterpart; and axes begin at 0."""
+    numbers = measured_numbers("a")
+    methods = {
+        name: one | {"gain_interval": None, "is_better": False, "share": None}
+        for name, one in numbers["methods"].items()
+    }
+    curve = {"deletion": [0.41, 0.4, 0.39], "insertion": [0.4, 0.41, 0.4]}  # noise
+    numbers |= {"methods": methods, "curves": dict.fromkeys(["a", "b", "random"], curve)}
+    example = ExamplePicture(-0.2, "a.png", GREY, "a", {"a": (torch.ones(2, 2), WHOLE)})
+    page = write_measured(tmp_path / "few.html", "m", numbers, [example]).read_text()
+    assert not any(f'<td data-name="{name}"' in page for name in ("95% interval", "of the best"))
+    assert "Of the best" not in page
+    assert "No interval is given: it takes at least 5 images with an answer." in page
+    assert "faithful maps" not in page and "Largest gains" in page and "Smallest gains" not in page
+    assert page.count(">0</text>") == 3 + 3  # the axes of steps, and of values
+    full = write_measured(tmp_path / "full.html", "m", measured_numbers("a"), [example, example]).read_text()
+    assert (
+        '<td data-name="95% interval"' in full and "not adjusted for their number" in full and "Smallest gains" in full
+    )
+    assert '<td data-name="of the best"' in full and "No interval is given" not in full
 
 
 class Parsed(HTMLParser):

@@ -396,6 +396,14 @@ def test_page_at_rest_shows_the_sharpest_map_of_a_content_word(tmp_path, words, 
     assert re.findall(r'<figure id="image-1"[^>]* data-rest="(\d+)"', text) == [str(rest)] * (rest is not None)
 
 
+def test_page_at_rest_leaves_out_the_function_words_of_other_languages(tmp_path):
+    words, alpha = ["ein", "hund", "auf", "gras"], peaked(0.1, 0.6, 0.1, 0.4)
+    for content, rest in ((None, "1"), ([False, True, False, True], "4")):
+        item = PageItem("a", grey(), words, alpha, content=content)
+        text = write_page(tmp_path / "page.html", [item]).read_text()
+        assert re.findall(r'<figure id="image-1"[^>]* data-rest="(\d+)"', text) == [rest]
+
+
 def test_lines_at_rest_are_plain(tmp_path):
     """A transcript is read with its line, which light on one character would hide."""
     item = PageItem("a", grey(), ["4", "2"], peaked(0.1, 0.2))

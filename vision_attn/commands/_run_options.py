@@ -65,7 +65,9 @@ def load_with_images(arguments: argparse.Namespace) -> Any:
         from vision_attn.results.explainer import is_run_name
     if not arguments.images and not is_run_name(arguments.model):
         raise UserError(NO_IMAGES)
-    return load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+    model = load(arguments.model, weights=arguments.weights, device=arguments.device, trust=arguments.trust)
+    model.choose_threads()
+    return model
 
 
 def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +134,7 @@ def open_with(arguments: argparse.Namespace) -> "Model":
             if member.task.verb not in ("caption", "transcribe"):
                 raise UserError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
         model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
+    model.choose_threads()
     return model
 
 

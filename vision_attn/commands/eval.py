@@ -157,10 +157,11 @@ def evaluate(
     task, source, config = model.task, model.source, model.config
     source.only(split)
     source.prepare(task)
+    task.prepare_evaluation(source)
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
         batches = source.split(split, rank=world.rank, world=world.size)
-        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes}
+        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes, "within": model.turn}
         predicted = predictions(task, batches, world, **options)
         if not world.is_main:
             deque(predicted, maxlen=0)
@@ -187,20 +188,21 @@ def evaluate(
     record |= {} if step is None else {"step": step}  # by which `compare` knows whether training went on since
     record |= {"overrides": list(overrides)} if overrides else {}
     record |= {"processes": world.size} if world.size > 1 else {}
-    record |= task.settings | machine(model.device)
+    record |= task.settings | machine(model.device, model.turn.threads)
     record |= {"seconds": round(seconds, 1), "time": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return metrics, record
 
 
-def machine(device: Any) -> dict[str, Any]:
+def machine(device: Any, threads: int) -> dict[str, Any]:
     """What computed, and the versions of everything that numbers depend on."""
     import torch
 
     import vision_attn
+    from vision_attn.system.thread_trial import named
 
-    name = f"{processor()}, {torch.get_num_threads()} threads"
+    name = f"{processor()}, {named(threads)}"
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     versions |= {"torchvision": version("torchvision"), "vision_attn": vision_attn.__version__}
     return {

@@ -22,7 +22,9 @@ KEPT = ("README.md",)
 EVALUATED = ("metrics", "captions", "glimpses", "confusion")
 """What `eval` writes into a packed folder, NAME_SPLIT.json. It belongs to the weights that were there, and goes with
 them."""
-COPIED = ("config.yaml", "vocabulary.json", "classes.json", "image_size.json", "metrics_val.json")
+COPIED = (
+    "config.yaml", "vocabulary.json", "function_words.json", "classes.json", "image_size.json", "metrics_val.json"
+)  # fmt: skip
 
 TRAINED = ("best", "last", "previous")
 """Folders of a run, which training replaces."""

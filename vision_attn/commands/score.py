@@ -12,9 +12,9 @@ the other splits.
 
 --clip adds CLIPScore, which compares captions with the images.
 
-Intervals of 95% say how far a metric moves with other images, from 1,000 resampled sets of them. Several RESULTS are
-scored on the images that all of them caption, and compared with the first: a difference whose interval contains 0 may
-be chance.
+Intervals of 95% say how far a metric moves with other images: by a jackknife over images with Student's t, of at least
+5 images, each by itself. Several RESULTS are scored on the images that all of them caption, and compared with the
+first: a difference whose interval contains 0 may be chance.
 """
 
 import argparse
@@ -30,13 +30,14 @@ from vision_attn.data.photographs.annotation_files.references import matched, re
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.words import KINDS, SCORED
 from vision_attn.metrics import CLIP, METRICS, Report, caption_metrics, write_each
+from vision_attn.metrics.function_words import language_of
 from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find, replacing
 from vision_attn.system.inputs import writes
 
 if TYPE_CHECKING:
-    from numpy import ndarray
+    from vision_attn.metrics.intervals import Jackknife
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Score, write and print. Returns 1 if a metric failed. Raises UserError for errors in the files."""
-    from vision_attn.metrics.bootstrap import resampled
+    from vision_attn.metrics.coco.sums import estimates
 
     files, annotations = [find(name) for name in arguments.results], located(arguments.annotations)
     if arguments.each and len(files) > 1:
@@ -95,7 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
     references = {image: photograph.captions for image, photograph in found[0].items()}
 
     split = KINDS[arguments.words]().scored
-    options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit}
+    language = language_of(caption for photograph in photographs for caption in photograph.captions)
+    options = {"names": arguments.metrics, "split": split, "time_limit": arguments.time_limit, "language": language}
     clip = None
     if arguments.clip:
         from vision_attn.commands._clip import Clip
@@ -104,8 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
     reports = [caption_metrics(captions, references, **options) for captions in sets]
     if clip:
         reports = [clip.added(report, captions) for report, captions in zip(reports, sets, strict=True)]
-    samples = [resampled(report) for report in reports]
-    content = written_content(files, reports, samples, images=len(references), annotated_images=len(photographs))
+    estimated = [estimates(report) for report in reports]
+    reports = [with_note(report, some) for report, some in zip(reports, estimated, strict=True)]
+    content = written_content(files, reports, estimated, images=len(references), annotated_images=len(photographs))
     # Written before a line is printed: the reader of what is printed may leave early, as `head` does.
     scored = any(report.metrics for report in reports)  # or what an earlier call wrote is worth more
     written = [out, *([arguments.each] if arguments.each else [])] if scored else []
@@ -128,24 +131,28 @@ def run(arguments: argparse.Namespace) -> int:
         coverage = f"{len(references):,} of {len(photographs):,} annotated images have {what}"
         coverage += "; the others are skipped" * (len(references) < len(photographs))
         last = ["", f"written to {' and '.join(map(str, written))}"] if written else ["nothing is written"]
-        for line in (*names, coverage, "", *table(reports, samples), *last):
+        for line in (*names, coverage, "", *table(reports, estimated), *last):
             say(line)
     return 1 if any(report.failed for report in reports) else 0
 
 
+def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:
+    """The report, with a note if its images are too few for intervals."""
+    from vision_attn.metrics.intervals import FEWEST
+
+    if not report.metrics or any(one.is_enough for one in estimated.values()):
+        return report
+    return report._replace(notes=(*report.notes, f"no intervals: they take at least {FEWEST} images"))
+
+
 def written_content(
-    files: Sequence[Path],
-    reports: Sequence[Report],
-    samples: Sequence[Mapping[str, "ndarray"]],
-    **counts: int,
+    files: Sequence[Path], reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]], **counts: int
 ) -> dict[str, Any]:
     """What is written as JSON: of one file its metrics, of several a list of these, and differences to the first."""
-    from vision_attn.metrics.bootstrap import interval
-
     contents = [
-        {**report.metrics, **counts, "intervals": {name: interval(values).tolist() for name, values in sample.items()}}
+        {**report.metrics, **counts, "intervals": {name: ends for name, one in some.items() if (ends := of(one))}}
         | {"failed": report.failed, "notes": report.notes}
-        for report, sample in zip(reports, samples, strict=True)
+        for report, some in zip(reports, estimated, strict=True)
     ]
     if len(files) == 1:
         return contents[0]
@@ -153,12 +160,12 @@ def written_content(
         {
             name: {
                 "difference": report.metrics[name] - reports[0].metrics[name],
-                "interval": interval(values - samples[0][name]).tolist(),
+                "interval": of_difference(one, estimated[0][name]),
             }
-            for name, values in sample.items()
-            if name in samples[0]
+            for name, one in some.items()
+            if name in estimated[0]
         }
-        for report, sample in zip(reports, samples, strict=True)
+        for report, some in zip(reports, estimated, strict=True)
     ]
     return {
         "files": [{"results": str(file)} | content for file, content in zip(files, contents, strict=True)],
@@ -169,35 +176,51 @@ def written_content(
     }
 
 
-def table(reports: Sequence[Report], samples: Sequence[Mapping[str, "ndarray"]]) -> Iterator[str]:
-    """The lines of a table of metrics in percent, as in papers, with intervals; then failures and notes. Of several
-    files, each has a row for each metric, with its difference to the first."""
-    from vision_attn.metrics.bootstrap import interval
+def of(metric: "Jackknife | None") -> list[float] | None:
+    """The interval of a metric, none of which is below 0; None for too few images."""
+    ends = metric and metric.interval(low=0)
+    return None if ends is None else ends.tolist()
 
-    def between(values: "ndarray | None") -> str:
-        return f"{'{:.2f} to {:.2f}'.format(*(100 * interval(values))) if values is not None else '':>20}"
 
-    several, first = len(reports) > 1, samples[0]
+def of_difference(metric: "Jackknife | None", first: "Jackknife | None") -> list[float] | None:
+    """The interval of the difference of a metric to that of the first file; None for too few images, or others."""
+    if metric is None or first is None or len(metric.left_out) != len(first.left_out):
+        return None
+    ends = (metric - first).interval()
+    return None if ends is None else ends.tolist()
+
+
+def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]]) -> Iterator[str]:
+    """The lines of a table of metrics in percent, as in papers, with intervals if there are any; then failures and
+    notes. Of several files, each has a row for each metric, with its difference to the first."""
+    shown = any(of(one) for some in estimated for one in some.values())
+
+    def between(ends: list[float] | None) -> str:
+        return f"{'{:.2f} to {:.2f}'.format(*(100 * end for end in ends)) if ends else '':>20}" * shown
+
+    several, first = len(reports) > 1, estimated[0]
     names = [name for name in (*METRICS, *CLIP) if any(name in report.metrics for report in reports)]
     unpenalised = [name for name in names if name.removesuffix("-no-brevity") in set(names) - {name}]
     wide = 12 if CLIP[0] in names else 8
-    header = f"{'metric':<{wide}}" + " file" * several + f" {'x 100':>7}{'95% interval':>20}"
-    header += f"{'minus 1':>11}{'95% interval':>20}" * several
+    header = f"{'metric':<{wide}}" + " file" * several + f" {'x 100':>7}" + f"{'95% interval':>20}" * shown
+    header += (f"{'minus 1':>11}" + f"{'95% interval':>20}" * shown) * several
     yield header + "   without brevity penalty" * bool(unpenalised)
     for name in (name for name in names if name not in unpenalised):
-        for number, (report, sample) in enumerate(zip(reports, samples, strict=True)):
+        for number, (report, some) in enumerate(zip(reports, estimated, strict=True)):
             if name not in report.metrics:
                 continue
             row = f"{name if report is reports[0] else '':<{wide}}" + f" {number + 1:>4}" * several
-            row += f" {100 * report.metrics[name]:7.2f}{between(sample.get(name))}"
+            row += f" {100 * report.metrics[name]:7.2f}" + between(of(some.get(name)))
             if number and name in reports[0].metrics:
                 row += f"{100 * (report.metrics[name] - reports[0].metrics[name]):>+11.2f}"
-                row += between(sample[name] - first[name] if name in sample and name in first else None)
+                row += between(of_difference(some.get(name), first.get(name)))
             else:
-                row += " " * 31 * several
+                row += " " * (31 if shown else 11) * several
             if f"{name}-no-brevity" in report.metrics:
                 row += f"   {100 * report.metrics[f'{name}-no-brevity']:.2f}"
             yield row.rstrip()
+    if shown:
+        yield "each interval is by itself, not adjusted for how many there are"
     told = [[*(f"{name} failed: {why}" for name, why in report.failed.items()), *report.notes] for report in reports]
     of_all = [line for line in told[0] if all(line in lines for lines in told)]
     yield from of_all

@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
             for name, title in zip(names, short_names(names), strict=True):
                 file = None if is_run_name(name) else next(given)
                 given_prompt = {"prompt": arguments.prompt} if arguments.prompt and is_pretrained(name) else {}
-                server.add(title, load(name, weights=file, **given_prompt, **options))
+                model = load(name, weights=file, **given_prompt, **options)
+                model.choose_threads()
+                server.add(title, model)
             say(f"ready: open {server.url} in a browser; Ctrl-C ends it")
             server.serve_forever()
     except KeyboardInterrupt:

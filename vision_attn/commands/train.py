@@ -8,11 +8,14 @@ several GPUs: torchrun --nproc-per-node=4 train.py CONFIG.
 import argparse
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import add_config, read_config
-from vision_attn.system.console import plural, say, unit_of
+from vision_attn.system.console import complain, end_progress, plural, say, unit_of
 from vision_attn.system.memory import collected_later
 
 
@@ -35,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         config.run.folder = str(trial_folder(Path(config.run.folder)))
         parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
-    with training(config) as folder:
+    with leaving_at_once(config.run.compile), training(config) as folder:
         if first:
             epochs = plural(config.run.epochs, "epoch")
             say(f"training {arguments.config} for {epochs} into {folder}")
@@ -49,6 +52,28 @@ def run(arguments: argparse.Namespace) -> int:
             say(line)
         say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
     return 0
+
+
+@contextmanager
+def leaving_at_once(wanted: bool) -> Iterator[None]:
+    """Within this context, if `wanted`, an interrupted run ends this process without waiting for its threads: those of
+    torch's compiler would first compile what is left."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        status = 130 if isinstance(error, KeyboardInterrupt) else error.code
+        if not wanted or not isinstance(status, int):
+            raise
+        from vision_attn.engine.compiling import end_compiler
+
+        end_progress()
+        if status == 130:
+            complain("interrupted")
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError):  # the reader may have left
+                stream.flush()
+        end_compiler()
+        os._exit(status)
 
 
 def trial_folder(folder: Path) -> Path:

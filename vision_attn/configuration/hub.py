@@ -16,8 +16,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, shipped
 
 FILES = [
-    "config.yaml", "model.safetensors", "vocabulary.json", "classes.json", "image_size.json", "metrics_*.json",
-    "README.md",
+    "config.yaml", "model.safetensors", "vocabulary.json", "function_words.json", "classes.json", "image_size.json",
+    "metrics_*.json", "README.md",
 ]  # fmt: skip
 """All that is downloaded: nothing in them is code."""
 

@@ -5,6 +5,9 @@ from typing import Literal
 
 from vision_attn.system.errors import UserError
 
+MOST_THREADS = 1024
+"""More than a process may start, as of a wrong number, would end it without a message."""
+
 
 @dataclass
 class Run:
@@ -34,6 +37,10 @@ class Run:
     capture: bool | Literal["auto"] = "auto"
     """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if all parts of the task permit it, as
     those of the package do. Not with fp16, and not with several processes."""
+    threads: int | Literal["auto"] = "auto"
+    """Threads in which torch computes on a CPU. `auto`: 1, or one for each core, whichever is faster in the first 20
+    steps; a run that is resumed keeps what was chosen. Their number changes the order of sums: to repeat a run to the
+    bit, set it."""
     clip: float | None = None
     """Largest L2 norm of the whole gradient; a larger gradient is scaled down to it. None does not clip."""
     accumulate: int = 1
@@ -72,6 +79,8 @@ class Run:
             raise UserError("run.folder is empty: name a folder")
         if self.compile == "auto":
             self.compile = False
+        if self.threads != "auto" and not 1 <= self.threads <= MOST_THREADS:
+            raise UserError(f"run.threads is {self.threads}, but must be auto, or from 1 to {MOST_THREADS}")
         for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
             for name in names.split():
                 if getattr(self, name) < least:

@@ -63,6 +63,10 @@ class Captioner(nn.Module):
     names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
     with_mean: bool = False
     """Whether `forward` computes `Caption.mean_log_prob`: a criterion that needs it sets this."""
+    bars_pad: bool = False
+    """Whether PAD has the probability 0 in `forward`, and the others sum to 1, as they do where words are sampled: a
+    criterion sets this while it learns from samples. Of a captioner that ignores it, gradients of samples are biased as
+    far as PAD has a probability."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
     accelerated: bool = False

@@ -32,6 +32,9 @@ class DecodedCaption(NamedTuple):
     """Whether it was cut at `max_words`, before its end."""
     extent: Extent = WHOLE
     """Where the regions of the maps lie on the image."""
+    content: Sequence[bool] | None = None
+    """Whether each word is a content word, by the function words of the captions' language; None where that is not
+    known, and English is assumed."""
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:

@@ -52,8 +52,8 @@ class SelfCritical(Criterion):
     temperature below 1 saves these epochs: greedy captions stay as they are, and samples come close to them.
 
     Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
-    may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, which
-    a trained captioner gives no probability.
+    may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, and
+    the log-probability of a sample is that of the distribution without it (`Captioner.bars_pad`).
 
     Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, a mean over
     images: the estimator learns from these differences alone.
@@ -127,7 +127,7 @@ class SelfCritical(Criterion):
             reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
             gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
         # cuDNN differentiates an LSTM only in training mode.
-        with as_at_test(model), torch.backends.cudnn.flags(enabled=False):
+        with as_at_test(model), without_pad(model), torch.backends.cudnn.flags(enabled=False):
             log_prob = model(regions, words).log_prob
         if self.entropy_weight:
             gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
@@ -179,6 +179,17 @@ def as_at_test(model: Captioner) -> Iterator[None]:
             yield
     finally:
         model.train(training)
+
+
+@contextmanager
+def without_pad(model: Captioner) -> Iterator[None]:
+    """Within, PAD has no probability in `model.forward`, as where its captions are sampled."""
+    before = model.bars_pad, model.with_mean
+    model.bars_pad, model.with_mean = True, False  # nothing here needs the mean
+    try:
+        yield
+    finally:
+        model.bars_pad, model.with_mean = before
 
 
 def fingerprint(words: Sequence[str], images: Iterable[Sequence[str]]) -> int:

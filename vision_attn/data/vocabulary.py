@@ -1,12 +1,14 @@
 """Words and their ids, for captions in any language."""
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces, Spaces, Words, spans
+from vision_attn.metrics.function_words import FUNCTION_WORDS
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
 from vision_attn.system.written import joined
@@ -14,6 +16,8 @@ from vision_attn.task import Source
 
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
 """Limits of a saved vocabulary."""
+OWN_FUNCTION_WORDS = "function_words.json"
+"""The name of the file of function words other than those of English."""
 
 _SENTENCE = ".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d"
 _SENTENCE += "\u00ab\u00bb\u00a1\u00bf\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\u300c\u300d"
@@ -27,6 +31,10 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 class Vocabulary:
     """Maps words to ids: 0 padding and start, 1 end, 2 unknown words, then words by decreasing count."""
+
+    function_words: Set[str] = FUNCTION_WORDS
+    """Those of the captions' language: all others are content words. Kept in a file of its own: see
+    `VocabularySource.export`."""
 
     def __init__(self, words: Iterable[str], kind: Words | None = None) -> None:
         """`words`: without the special ones. `kind`: how captions are split; None: at spaces."""
@@ -130,18 +138,29 @@ class VocabularySource(Source):
     """How captions become words; None: as a saved vocabulary splits them, or at spaces."""
 
     def export(self, folder: Path) -> None:
+        """Write vocabulary.json and, unless they are those of English, function_words.json, a list."""
         self.vocabulary.save(Path(folder) / "vocabulary.json")
+        path, words = Path(folder) / OWN_FUNCTION_WORDS, self.vocabulary.function_words
+        if words == FUNCTION_WORDS:
+            path.unlink(missing_ok=True)
+            return
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(sorted(words), ensure_ascii=False) + "\n", encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
+        """Read what `export` wrote; the function words of a run without a file of them are those of English."""
         self.vocabulary = self.saved(Path(folder) / "vocabulary.json")
+        if (path := Path(folder) / OWN_FUNCTION_WORDS).is_file():
+            self.vocabulary.function_words = _read_function_words(path)
 
     def extend(self, folder: Path) -> tuple[int, int] | None:
         """Append the words that are new in this data to those of the run in `folder`; None if it has none."""
         path = Path(folder) / "vocabulary.json"
         if not path.is_file():
             return None
-        start = self.saved(path)
-        self.vocabulary = start.extended(self.vocabulary.words)
+        start, own = self.saved(path), self.vocabulary
+        self.vocabulary = start.extended(own.words)
+        self.vocabulary.function_words = own.function_words
         return len(start), len(self.vocabulary)
 
     def saved(self, path: Path) -> Any:
@@ -156,6 +175,13 @@ class VocabularySource(Source):
                 )
             self.words = kind
         return vocabulary
+
+
+def _read_function_words(path: Path) -> frozenset[str]:
+    words = read_json(path) if path.stat().st_size <= MAX_BYTES else None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UserError(f"{path} is damaged: it must be a list of words")
+    return frozenset(words)
 
 
 def _read(path: str | Path) -> tuple[list[str], Words]:

@@ -21,7 +21,8 @@ class Decoded(NamedTuple):
 
     words: Int[Tensor, "B R T"]
     log_prob: Float[Tensor, "B R T"]
-    """Of each word, END included, in nats."""
+    """Of each word, END included, in nats: what the captioner gives it. Samples are drawn from this distribution
+    changed by temperature, `top_p` and the words that rules bar, and their log-probability there is another."""
     score: Float[Tensor, "B R"]
     """What rows are sorted by: the sum of log-probabilities, divided by length ** length_power."""
     alpha: Float[Tensor, "B R T L"] | None = None

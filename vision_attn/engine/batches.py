@@ -75,6 +75,12 @@ def like(batch: Batch, parts: list) -> Batch:
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
+def shapes(batch: Batch) -> tuple:
+    """Return the shape of each tensor of a batch, also within tuples of tensors."""
+    tensors = (part for part in batch if isinstance(part, Tensor) or is_tensors(part))
+    return tuple(tuple(part.shape) if isinstance(part, Tensor) else shapes(part) for part in tensors)
+
+
 def size(batch: Batch) -> int:
     """Return the number of images in a batch: the length of its first tensor."""
     return next((len(part) for part in batch if isinstance(part, Tensor)), 0)

@@ -1,14 +1,31 @@
-"""torch.compile in training: what of its messages reaches the user."""
+"""torch.compile in training: what the user is told while it runs, and how Ctrl-C ends it."""
 
 import logging
 import os
+import select
+import signal
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from vision_attn.engine.interrupt import Interrupt
+from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
 LOGGERS = ("torch._dynamo", "torch._inductor", "torch.fx")
+BEGINS = (
+    "compiling (run.compile): on a CPU half a minute for a captioner's time step; a model that is compiled with all of"
+    " its time steps takes minutes, one of 64 more than nine. Ctrl-C ends it"
+)
+STOPPED = "stopped while compiling; run the same command again to resume"
+EVERY = 60.0
+"""Seconds between the lines that say for how long it has been compiling."""
+GRACE = 3.0
+"""Seconds after which a compiler that has not returned from C to Python, where a signal would end it, is ended."""
 
 
 def quiet_compiler() -> None:
@@ -30,3 +47,125 @@ def clear_of_compiler_errors() -> Iterator[None]:
             raise
         said = str(error).strip().split("\n")[0]
         raise UserError(f"run.compile: {said} (install what is missing, or remove run.compile)") from error
+
+
+class Compiling:
+    """Within this context, says that torch compiles whenever it does, and ends the run at once when it is interrupted
+    meanwhile: a compiler may take minutes, and steps since the last checkpoint take at most `run.save_every` seconds.
+
+    The processes that the compiler has started are killed. KeyboardInterrupt (after SIGTERM: SystemExit) is raised from
+    where the compiler is; if that is in C and does not return within `GRACE` seconds, the process ends itself.
+    """
+
+    def __init__(self, interrupt: Interrupt, *, is_main: bool = True) -> None:
+        self.interrupt, self.is_main = interrupt, is_main
+        self.since: float | None = None
+        """When the compiler began; None while it does not run."""
+        self.seconds = 0.0
+        """Of all compiling until now."""
+        self.before = 0.0
+        """The same at the latest call of `lately`."""
+        self.said = False
+        self.children: set[int] = set()
+        """The processes that are not the compiler's: those before it began."""
+
+    def __enter__(self) -> "Compiling":
+        from torch._dynamo.callback import callback_handler as handler
+
+        handler.register_start_callback(self._begin)
+        handler.register_end_callback(self._end)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from torch._dynamo.callback import callback_handler as handler
+
+        self._end()
+        handler.remove_start_callback(self._begin)
+        handler.remove_end_callback(self._end)
+
+    def lately(self) -> bool:
+        """Whether it has compiled since the last call."""
+        before, self.before = self.before, self.seconds
+        return self.seconds > before
+
+    def _begin(self, *_: object) -> None:
+        self.since, self.children = time.monotonic(), descendants()
+        if self.is_main and not self.said:
+            say(BEGINS)
+        self.said = True
+        read, self.write = os.pipe()
+        os.set_blocking(self.write, False)
+        self.wakeup = None
+        if threading.current_thread() is threading.main_thread():
+            self.wakeup = signal.set_wakeup_fd(self.write, warn_on_full_buffer=False)
+        self.interrupt.at_once = self._stop
+        threading.Thread(target=self._watch, args=(read, self.since), daemon=True).start()
+
+    def _end(self, *_: object) -> None:
+        if self.since is None:
+            return
+        self.interrupt.at_once = None
+        if self.wakeup is not None:
+            with suppress(ValueError):  # it ended in another thread than the main one
+                signal.set_wakeup_fd(self.wakeup)
+        self.seconds += time.monotonic() - self.since
+        self.since = None
+        os.write(self.write, b"\0")  # ends the thread
+        os.close(self.write)
+
+    def _stop(self, number: int) -> None:
+        """Called by the handler of signals."""
+        end_compiler(self.children)
+        complain(STOPPED)
+        self._end()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def _watch(self, read: int, since: float) -> None:
+        """Say for how long it has been compiling, and end a process whose handler of signals does not run."""
+        try:
+            while (number := self._signal(read, EVERY)) not in self.interrupt.before:
+                if number == 0:
+                    return
+                if number is None and self.is_main:
+                    say(f"still compiling after {(time.monotonic() - since) / 60:.1f} minutes; Ctrl-C ends it")
+            if self._signal(read, GRACE) != 0 and not hasattr(sys, "ps1"):  # an interactive session has more to lose
+                end_compiler(self.children)
+                complain(STOPPED)
+                os._exit(128 + number)
+        finally:
+            os.close(read)
+
+    @staticmethod
+    def _signal(read: int, seconds: float) -> int | None:
+        """The number of a signal that came within this time, 0 once the compiler has ended; None: neither."""
+        return os.read(read, 1)[0] if select.select([read], [], [], seconds)[0] else None
+
+
+def descendants(process: int | None = None) -> set[int]:
+    """The ids of all processes that this one has started, and of those that these have; on Linux, elsewhere none.
+    process: another one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found, waiting = set(), [process or os.getpid()]
+    while waiting:
+        new = children.get(waiting.pop(), [])
+        found.update(new)
+        waiting += new
+    return found
+
+
+def end_compiler(others: set[int] | None = None) -> None:
+    """Kill the processes that the compiler has started, and in a later call without `others` those that its threads
+    have started since. others: all other processes that this one has started."""
+    global _others
+    _others = _others if others is None else others
+    for process in descendants() - _others if _others is not None else ():
+        with suppress(OSError):  # it has ended
+            os.kill(process, signal.SIGKILL)
+
+
+_others: set[int] | None = None
+"""Once a run was stopped while compiling: the processes that are not the compiler's."""

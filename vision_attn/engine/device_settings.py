@@ -1,4 +1,4 @@
-"""Resolve the settings of a run for its device: precision and capturing."""
+"""Resolve the settings of a run for its device: precision, capturing and threads."""
 
 import torch
 from torch.optim import Optimizer
@@ -9,6 +9,7 @@ from vision_attn.engine import capture
 from vision_attn.engine.distributed import World
 from vision_attn.engine.optimizers import can_be_captured, changes_momentum
 from vision_attn.system.machine import multiplies_bf16
+from vision_attn.system.thread_trial import MOST, ThreadTrial, named, numbers_to_try
 from vision_attn.task import Task
 
 
@@ -48,12 +49,33 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedul
     return ""
 
 
-def described(device: torch.device, asked: str, chosen: dict[str, str | bool]) -> str:
-    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly". `asked`: the precision
-    of the run, which `computed` may have replaced."""
+def thread_trial(run: Run, world: World, before: object) -> ThreadTrial:
+    """Return how many of torch's threads a run computes in: what `run.threads` says, what was chosen before the run was
+    resumed (`before`, None for nothing), or a trial.
+
+    There is no trial where the number is part of what is compiled, nor with several processes, which share the cores:
+    these keep torch's number. Where the machine or the environment permits fewer threads than were chosen before, the
+    run goes on with fewer.
+    """
+    if run.threads != "auto":
+        return ThreadTrial((run.threads,))
+    if run.compile or world.size > 1:
+        return ThreadTrial((torch.get_num_threads(),))
+    numbers = numbers_to_try(world.device)
+    kept = isinstance(before, int) and len(numbers) > 1 and 1 <= before <= max(numbers)
+    return ThreadTrial((before,) if kept else numbers)
+
+
+def described(device: torch.device, asked: str, chosen: dict[str, str | bool], threads: ThreadTrial) -> str:
+    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly, in 2 threads". `asked`:
+    the precision of the run, which `computed` may have replaced."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     how = [word for setting, word in (("capture", "captured"), ("compile", "compiled")) if chosen[setting]]
     line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
+    if threads.chosen is None:
+        line += f"; the first {MOST} steps try {threads.one} and {named(threads.all)}"
+    elif device.type == "cpu":
+        line += f", in {named(threads.chosen)}"
     if chosen["precision"] == asked:
         return line
     return f"{line}; not in {asked}, which is many times slower on this processor"

@@ -8,12 +8,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import load_weights
-from vision_attn.engine.device_settings import computed, described, precision_for
+from vision_attn.engine.device_settings import computed, described, precision_for, thread_trial
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
@@ -31,6 +32,7 @@ from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced
 from vision_attn.system.memory import keep_freed_memory
+from vision_attn.system.thread_trial import threads_kept
 from vision_attn.task import Source, Task
 
 
@@ -49,13 +51,15 @@ def fit(
     called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules` says; it is
     stepped once per optimiser step. Raises UserError for what the user can mend: settings that changed since the
     checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
-    then raise KeyboardInterrupt and SystemExit(143).
+    then raise KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving.
+    While it trains, the process has the number of threads of the run.
     """
     keep_freed_memory()
     folder = Path(run.folder)
     with (
         without_graphs(run.capture is False),
         join(run.device) as world,
+        threads_kept(),
         lock_folder(folder) if world.is_main else nullcontext(),
     ):
         if world.broadcast(world.is_main and nothing_left(folder, run, settings(run))):
@@ -65,6 +69,9 @@ def fit(
         position = position or Position(settings(run) | {"epochs": run.epochs if schedule else None})
         keep_to(folder, position.plan, position.plan | settings(run))
         position.done = False
+        threads = thread_trial(run, world, position.chosen.get("threads"))
+        if threads.chosen is not None:  # before weights are drawn and data is prepared, whose numbers depend on it
+            torch.set_num_threads(threads.chosen)
         seed_all(run.seed)
         model = build(task, data, world, run, fresh=fresh)
         batches = len(data)
@@ -89,13 +96,15 @@ def fit(
             "compile": run.compile,
             "capture": step.captured,
         }
+        if world.device.type == "cpu" and world.size == 1 and threads.chosen is not None:
+            position.chosen["threads"] = threads.chosen
         log = Log(folder, world, run, position.logged)
         try:
-            with Interrupt() as interrupt:
-                training = Training(run, folder, world, data, model, batches, step, log, position, interrupt)
+            with Interrupt() as interrupt, step.told(interrupt):
+                training = Training(run, folder, world, data, model, batches, step, log, position, interrupt, threads)
                 training.start()
                 if world.is_main and not trained(position, run):
-                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen))):
+                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen, threads))):
                         say(line)
                     for line in data.remarks:
                         complain(line)

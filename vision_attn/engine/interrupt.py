@@ -4,16 +4,20 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from vision_attn.system.console import say
 
 
 class Interrupt:
-    """Within this context, the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once."""
+    """Within this context, the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once. While
+    torch compiles, the first one ends the run at once (see `compiling.Compiling`)."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.at_once: Callable[[int], None] | None = None
+        """Called with the number of a signal, in place of waiting for the end of the step. Raises."""
         self.before: dict = {}
 
     @property
@@ -39,6 +43,8 @@ class Interrupt:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
+        if self.at_once is not None:
+            self.at_once(number)
         print("stopping after this step to save a checkpoint (Ctrl-C again: stop at once)", file=sys.stderr, flush=True)
 
     def leave(self, what: str) -> None:

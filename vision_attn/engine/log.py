@@ -27,8 +27,9 @@ class Log:
     """Accumulates scalars on the device and copies them to the CPU only when a line is written.
 
     Each line of metrics.jsonl is one JSON object. Training lines hold `step`, `epoch`, the means of the task's scalars
-    since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second` and `seconds`
-    since training started or resumed; validation lines hold `step`, `epoch` and the metrics as `val/NAME`.
+    since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second`, `seconds` since
+    training started or resumed and, on a CPU, `threads` once they are chosen; validation lines hold `step`, `epoch` and
+    the metrics as `val/NAME`.
     """
 
     def __init__(self, folder: Path, world: World, run: Run, start: int) -> None:
@@ -51,14 +52,14 @@ class Log:
         self.counts = {name: self.counts.get(name, 0) + (name in scalars) for name in self.sums}
         self.items += items
 
-    def train(self, *, step: int, epoch: int, learning_rate: float) -> dict[str, float]:
+    def train(self, *, step: int, epoch: int, learning_rate: float, threads: int | None = None) -> dict[str, float]:
         """Write the means since the last line, over all processes, and reset the sums."""
         sums = dict(zip(self.sums, torch.stack([*self.sums.values()]).cpu().double().tolist(), strict=True))
         means = _means(self.world.gather({name: (total, self.counts[name]) for name, total in sums.items()}))
         now = time.monotonic()
         rate = self.items * self.world.size / max(now - self.since, 1e-9)
         times = {"items_per_second": round(rate, 1), "seconds": round(now - self.started, 2)}
-        line = {**means, "learning_rate": learning_rate, **times}
+        line = {**means, "learning_rate": learning_rate, **times, **({"threads": threads} if threads else {})}
         self._write({"step": step, "epoch": epoch, **line})
         self.sums, self.counts, self.items, self.since = {}, {}, 0, now
         return line

@@ -1,6 +1,7 @@
 """The predictions of all processes of a run, gathered in the first one."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from vision_attn.engine.distributed import World, seed_all
 from vision_attn.fast.linear import constant_weights
 from vision_attn.system.console import progress
 from vision_attn.task import Batch, Task
+
+NOTHING = nullcontext()
 
 
 def predictions(
@@ -22,6 +25,7 @@ def predictions(
     full: bool = False,
     sizes: list[int] | None = None,
     asked: Callable[[], bool] = lambda: False,
+    within: AbstractContextManager = NOTHING,
 ) -> Iterator[Any]:
     """Predict the batches of this process. The first process yields the predictions of all, in the order of the split;
     the others must iterate too, and get none.
@@ -34,6 +38,7 @@ def predictions(
         full: see `Task.predict`.
         sizes: the number of images of each batch of this process is appended to it.
         asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
+        within: a context for each batch, which can be entered again.
     """
     number, arranged = world.rank, {}  # weights that all batches share
     batches = iter(progress(batches, what=what, unit="batch") if world.is_main else batches)
@@ -49,7 +54,7 @@ def predictions(
             seed_all(seed + number)
             if sizes is not None:
                 sizes.append(size(batch))
-            with constant_weights(task, arranged):
+            with within, constant_weights(task, arranged):
                 prediction = task.predict(on_device(batch, world.device), full=full)
             number += world.size
             if world.size > 1:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -16,11 +16,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.average import Average
-from vision_attn.engine.batches import on_device, size
+from vision_attn.engine.batches import on_device, shapes, size
 from vision_attn.engine.capture import Captured, Work
-from vision_attn.engine.compiling import clear_of_compiler_errors, quiet_compiler
+from vision_attn.engine.compiling import Compiling, clear_of_compiler_errors, quiet_compiler
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
+from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
 from vision_attn.system.console import few, printable, say
 from vision_attn.system.errors import UserError
@@ -70,11 +71,14 @@ class Step:
         if run.compile:
             quiet_compiler()
             task.compile()
+        self.compiling: Compiling | None = None
         self.model: nn.Module = distribute(task) if world.size > 1 else task
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
         self.items = 0
         """The items of the current step."""
+        self.shapes: tuple = ()
+        """Those of the batches of the current step."""
         self.terms: dict[str, Tensor] = {}
         """The scalars of the task in the latest step, which a message names if they are not finite."""
 
@@ -84,7 +88,7 @@ class Step:
         The next step may overwrite the scalars.
         """
         self.number.fill_(step)
-        self.ids[step], self.items = [], 0
+        self.ids[step], self.items, self.shapes = [], 0, ()
         if self.captured:
             self.rates.fill()
         totals = self.work(self._noted(batches, number, step), number)
@@ -95,7 +99,17 @@ class Step:
     @property
     def prepared(self) -> bool:
         """Whether the latest step prepared others, by compiling or capturing, and so took longer than these will."""
-        return isinstance(self.work, Captured) and self.work.prepared
+        compiled = self.compiling is not None and self.compiling.lately()
+        return compiled or (isinstance(self.work, Captured) and self.work.prepared)
+
+    @contextmanager
+    def told(self, interrupt: Interrupt) -> Iterator[None]:
+        """Within this context, the user is told while torch compiles, and a signal then ends the run at once."""
+        if not self.run.compile:
+            yield
+            return
+        with Compiling(interrupt, is_main=self.world.is_main) as self.compiling:
+            yield
 
     def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
@@ -104,6 +118,7 @@ class Step:
             taken += 1
             self.ids[step] += getattr(batch, "ids", None) or ()
             self.items += size(batch)
+            self.shapes += (shapes(batch),)
             if isinstance(self.work, Captured) and not self.work.refused:
                 with self.autocast():
                     batch = self.task.captured_batch(batch)

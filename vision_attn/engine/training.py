@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights
@@ -27,6 +29,7 @@ from vision_attn.engine.step import Step
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.memory import return_freed_memory
+from vision_attn.system.thread_trial import ThreadTrial
 from vision_attn.task import Batch, Source, Task
 
 
@@ -49,6 +52,7 @@ class Training:
     log: Log
     position: Position
     interrupt: Interrupt
+    threads: ThreadTrial
     saved: float = 0.0
 
     def start(self) -> None:
@@ -140,17 +144,15 @@ class Training:
             while position.batch < self.batches:
                 number = min(run.accumulate, self.batches - position.batch)
                 rate = self.step.optimizer.param_groups[0]["lr"]
-                began = time.monotonic()
-                self.log.add(*self.step(batches, number, position.step))
-                if self.step.prepared:
-                    leave_out(bar, time.monotonic() - began)
+                self.log.add(*self.one_step(batches, number, bar))
                 position.step += 1
                 position.batch += number
                 bar.update(number)
                 last = position.batch == self.batches
                 if last or position.step % run.log_every == 0:
                     self.step.check()
-                    line = self.log.train(step=position.step, epoch=position.epoch + 1, learning_rate=float(rate))
+                    at = {"step": position.step, "epoch": position.epoch + 1, "learning_rate": float(rate)}
+                    line = self.log.train(**at, threads=self.threads.chosen if world.device.type == "cpu" else None)
                     bar.set_postfix(loss=f"{line['loss']:.4g}")
                 late = time.monotonic() - self.saved >= run.save_every
                 stop, save = world.all_reduce_max(self.interrupt.asked, late)
@@ -160,6 +162,25 @@ class Training:
                     self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
         if world.is_main:
             say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
+
+    def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
+        """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its
+        batches. What it takes longer than later steps will is left out of the estimate of the progress bar."""
+        began, trial = time.monotonic(), self.threads
+        if trial.chosen is not None:
+            done = self.step(batches, number, self.position.step)
+            if self.step.prepared:
+                leave_out(bar, time.monotonic() - began)
+            return done
+        with trial:
+            done = self.step(batches, number, self.position.step)
+            trial.kind = self.step.shapes
+        leave_out(bar, trial.excess)
+        if trial.chosen is not None:
+            torch.set_num_threads(trial.chosen)
+            self.position.chosen["threads"] = trial.chosen
+            say(f"training in {trial.described('step')}")
+        return done
 
     def stream(self) -> Iterator[Batch]:
         """Return the remaining batches of this epoch. What a source samples depends on seed and epoch alone."""
@@ -192,10 +213,12 @@ class Training:
         random state is unchanged. Raises UserError if the metrics lack `run.metric`."""
         self.task.eval()
         metrics: dict[str, float] = {}
+        undecided = None if self.threads.chosen else ThreadTrial((self.threads.one, self.threads.all))
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
             predicted = predictions(
-                self.task, batches, world, seed=self.run.seed, what="validation", asked=lambda: self.interrupt.asked
-            )
+                self.task, batches, world, seed=self.run.seed, what="validation",
+                asked=lambda: self.interrupt.asked, within=undecided or nullcontext(),
+            )  # fmt: skip
             try:
                 if world.is_main:
                     metrics = self.task.judge(predicted)

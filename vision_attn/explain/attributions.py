@@ -38,16 +38,20 @@ def integrated_gradients(value: Value, inputs: Float[Tensor, "1 ..."]) -> Float[
 
 
 def smoothgrad(value: Value, inputs: Float[Tensor, "1 ..."]) -> Float[Tensor, "1 ..."]:
-    """SmoothGrad (Smilkov et al. 2017, section 3): the mean of the gradient's size over noisy copies of the input, as
-    `captum` computes it. Noise is torch's."""
+    """SmoothGrad (Smilkov et al. 2017, section 3): the mean of the gradient over noisy copies of the input, as `captum`
+    computes it, without its sign. Noise is torch's.
+
+    The mean is of gradients with their sign, which cancel where they differ between copies. Leaving out the sign of the
+    mean, before channels are summed, is a choice of how a map is shown, which the paper takes for photographs.
+    """
     captum = _captum()
     noise = SPREAD * float(inputs.max() - inputs.min())
     with torch.enable_grad():
         tunnel = captum.NoiseTunnel(captum.Saliency(value))
         found = tunnel.attribute(
-            inputs, nt_type="smoothgrad", nt_samples=SAMPLES, nt_samples_batch_size=8, stdevs=noise
+            inputs, nt_type="smoothgrad", nt_samples=SAMPLES, nt_samples_batch_size=8, stdevs=noise, abs=False
         )
-    return found.detach()
+    return found.detach().abs()
 
 
 @torch.no_grad()

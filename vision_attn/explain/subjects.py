@@ -19,10 +19,14 @@ from vision_attn.contracts import Fit
 from vision_attn.explain.attributions import integrated_gradients, occlusion, regions_of, score_cam, smoothgrad
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import reach_of
+from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.recorded_answers import called, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.relevance import grad_cam, layer_cam
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.errors import UserError
+
+ATTRIBUTED = {"integrated-gradients": integrated_gradients, "smoothgrad": smoothgrad}
+"""What computes each method of `EXTRA`."""
 
 
 class Question(NamedTuple):
@@ -85,10 +89,9 @@ class Subject(ABC):
 
         if method == "occlusion":
             return occlusion(score, image, regions_of(tuple(image.shape[1:])))
-        if method in ("integrated-gradients", "smoothgrad"):
-            of = integrated_gradients if method == "integrated-gradients" else smoothgrad
+        if method in EXTRA:
             inputs = self.inputs(image)
-            return self.pooled(of(lambda some: self.value(some, target), inputs))
+            return self.pooled(ATTRIBUTED[method](lambda some: self.value(some, target), inputs))
         features, gradient = self.features(image, target)
         if method == "score-cam":
             return score_cam(score, image, features)
@@ -185,7 +188,7 @@ class AnswerSubject(Subject):
         if found.scores is None:
             return [*found.methods(), "occlusion"]
         cams = ["score-cam"] if found.activation.gradient is not None else []
-        return [*found.methods(), "integrated-gradients", "smoothgrad", *cams, "occlusion"]
+        return [*found.methods(), *EXTRA, *cams, "occlusion"]
 
     def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
         name, _, layer = method.partition(":")

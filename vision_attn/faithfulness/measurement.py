@@ -3,6 +3,7 @@ agreement, of several methods of maps on the answers of one model."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median_low
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import forked
+from vision_attn.system.turns import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
@@ -141,7 +142,7 @@ class Measurement:
         on_grid = torch.stack([resampled(one, grid) for one in maps.values()])
         orders = torch.cat([on_grid, torch.rand(1, *grid)])
         curves = perturbation_curves(
-            lambda images: self.subject.score(images, question.target), image, orders.to(image.device),
+            partial(self._score, question=question), image, orders.to(image.device),
             steps=self.settings.steps, fill=FILLS[self.settings.fill],
         )  # fmt: skip
         self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
@@ -154,6 +155,13 @@ class Measurement:
         deletion, insertion = (area.tolist() for area in curves.areas.values())
         pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
         return Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass), maps
+
+    def _score(self, images: Tensor, question: Question) -> Tensor:
+        """The scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
+        with self.subject.turn as turn:
+            if isinstance(turn, Turn):
+                turn.compare(len(images))
+            return self.subject.score(images, question.target)
 
     def _map(self, name: str, image: Tensor, question: Question) -> Map:
         start, own = time.perf_counter(), self.methods[name]
@@ -206,9 +214,7 @@ class Measurement:
         size, fill = tuple(image.shape[1:]), FILLS[self.settings.fill]
         rows, columns = (min(BLOCKS, side) for side in regions_of(size))
 
-        def score(images: Tensor) -> Tensor:
-            return self.subject.score(images, question.target)
-
+        score = partial(self._score, question=question)
         found = [best_order(score, image, (rows, columns), sign=sign, fill=fill) for sign in (1, -1)]
         blocks = (
             torch.stack(found).repeat_interleave(-(-size[0] // rows), 1).repeat_interleave(-(-size[1] // columns), 2)
@@ -245,9 +251,7 @@ class Measurement:
         gone = torch.eye(regions, dtype=torch.bool, device=image.device).unflatten(1, (rows, columns))
         start = time.perf_counter()
         with self.subject.turn, forked():
-            scores_without(
-                lambda images: self.subject.score(images, question.target), image, gone, FILLS[self.settings.fill]
-            )
+            scores_without(partial(self._score, question=question), image, gone, FILLS[self.settings.fill])
         score = (time.perf_counter() - start) / regions
         scores = regions * (regions + 1) + 4 * self.settings.steps  # of two greedy searches, and their curves
         searched, checked = (min(some, images) for some in (self.settings.best, self.settings.sanity))

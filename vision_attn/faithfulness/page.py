@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.geometry.extents import Extent
+from vision_attn.metrics.intervals import FEWEST
 from vision_attn.system.console import plural, signed
 from vision_attn.viz.attention import light
 from vision_attn.viz.curves import Plot, plot
@@ -18,6 +20,8 @@ from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
 
 UNKNOWN = "–"
 SIDE = 256
+ACROSS = 6
+"""The most pictures of an example in a row."""
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
 TITLE = "How faithful the maps of {} are"
 
@@ -38,6 +42,7 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
     faithful."""
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
+    table = _table(numbers, lines)
     return write_html(
         path,
         "measured.html",
@@ -46,13 +51,13 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
         "marks most are deleted from an image, or inserted into an empty one; in their place stands "
         f"{FILLED[settings['fill']]}.",
         verdict=numbers["verdict"],
-        table=_table(numbers, lines),
-        legend=_legend(numbers),
+        table=table,
+        legend=_legend(numbers, table.heads),
         lines=lines,
         plots=_plots(numbers, lines),
         agreement=numbers["agreement"],
-        most=map(_example, examples[:middle]),
-        least=map(_example, examples[middle:]),
+        most=[_example(one) for one in examples[:middle]],
+        least=[_example(one) for one in examples[middle:]],
     )
 
 
@@ -61,6 +66,9 @@ class _Cell(NamedTuple):
 
     text: str
     kind: str = ""
+
+
+UNSEEN = _Cell(UNKNOWN)
 
 
 class _Row(NamedTuple):
@@ -82,9 +90,10 @@ class _Table(NamedTuple):
 
 
 def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
-    """The rows of methods, best first, and below them those of a random and of the best order."""
+    """The rows of methods, best first, and below them those of a random and of the best order. A column in which no
+    method has a number is left out."""
     pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
-    heads = {"gain": "over a random order", "95% interval": "", "deletion": "lower is better"}
+    heads = {"gain": "over a random order", "95% interval": "of it alone", "deletion": "lower is better"}
     heads |= {"insertion": "higher is better"}
     heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
     heads |= {"random weights": "likeness of maps"} if checked else {}
@@ -94,6 +103,9 @@ def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
         _Row(name, lines.index(name), _cells(one))
         for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
     ]
+    heads = {
+        key: note for key, note in heads.items() if any(row.cells.get(key, UNSEEN).text != UNKNOWN for row in rows)
+    }
     best = f"best order found, of {plural(numbers['searched'], 'image')}"
     for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
         if (one := numbers[name]) is not None:
@@ -124,20 +136,29 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if not value or value >= 0.1 else f"{value:#.3g}"
 
 
-def _legend(numbers: Mapping[str, Any]) -> str:
+def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
+    """What the columns are; `heads`: those that are shown."""
     lines = [
         "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
-        "much higher that under the insertion curve. Intervals: images drawn with replacement."
+        "much higher that under the insertion curve."
     ]
-    lines.append(
-        f"The best order was searched on the first answer to {plural(numbers['searched'], 'image')}: that of a method, "
-        "or one found region by region of a coarse grid, whichever is best; its row is of these answers alone. Of the "
-        f"best: the share of its gain, of the same answers; {UNKNOWN}: no sure gain."
-        if numbers["best"] is not None
-        else "No best order was searched (--best 0), so no share of its gain is given."
-    )
-    if all(one["gain_interval"] is None for one in numbers["methods"].values()):
-        lines.append("An interval takes at least two images.")
+    if "95% interval" in heads:
+        lines.append(
+            "Intervals: by a jackknife over images with Student's t, of each method by itself, not adjusted for their "
+            "number. Green: surely better than a random order, by a one-sided test that is adjusted (Holm)."
+        )
+    else:
+        lines.append(f"No interval is given: it takes at least {FEWEST} images with an answer.")
+    if numbers["best"] is None:
+        lines.append("No best order was searched (--best 0), so no share of its gain is given.")
+    else:
+        lines.append(
+            f"The best order was searched on the first answer to {plural(numbers['searched'], 'image')}: that of a "
+            "method, or one found region by region of a coarse grid, whichever is best; its row is of these answers "
+            "alone."
+        )
+    if "of the best" in heads:
+        lines.append(f"Of the best: the share of its gain, of the same answers; {UNKNOWN}: no sure gain.")
     lines.append(
         "Random weights: rank correlation of maps with those of the same model after its weights were shuffled, on "
         f"{plural(numbers['checked'], 'image')}. Near 0: the map depends on the model; near 1: it ignores it."
@@ -157,7 +178,9 @@ def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
             name: [(100 * step / steps, value) for step, value in enumerate(curve[kind])]
             for name, curve in numbers["curves"].items()
         }
-        plots.append(plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, lines))
+        plots.append(
+            plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, lines, shown=[0])
+        )
     checked = {name: one["sanity"] for name, one in numbers["methods"].items() if "sanity" in one}
     if checked:
         curves = {
@@ -165,7 +188,7 @@ def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
             for name, values in checked.items()
         }
         text = "Rank correlation with the maps of before, against the percentage of layers with random weights"
-        plots.append(plot(text, curves, lines))
+        plots.append(plot(text, curves, lines, shown=[0, 1]))
     return plots
 
 
@@ -176,6 +199,11 @@ class _Example(NamedTuple):
     text: str
     gain: str
     pictures: list[tuple[str, str]]
+
+    @property
+    def across(self) -> int:
+        """Pictures in a row of a wide screen, so that the rows are nearly equally long."""
+        return ceil(len(self.pictures) / ceil(len(self.pictures) / ACROSS))
 
 
 def _example(example: ExamplePicture) -> _Example:

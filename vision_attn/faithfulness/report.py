@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from numpy import ndarray
 
 from vision_attn.faithfulness.measurement import Measured, Measurement, gains
 from vision_attn.faithfulness.random_weights import UNCHANGED
-from vision_attn.metrics.bootstrap import interval, resampled_sums
+from vision_attn.metrics.intervals import FEWEST, Jackknife, holm, p_behind, ratio
 from vision_attn.system.console import plural
 
 ENOUGH = 20
@@ -19,21 +17,34 @@ FEW_CHECKED = 3
 """Images whose maps, unchanged by random weights, say little of a method."""
 SMALLEST = 0.005
 """The smallest gain that counts: below it, a method hardly changes the answer."""
+P_BETTER = 0.025
+"""The largest adjusted p, one-sided, of a method that is called better than a random order: any false one among all
+methods has at most this probability, and no interval of 95% of one that is called so contains 0."""
+P_BEHIND = 0.05
+"""The largest adjusted p, of both directions of all pairs, of a method that is called worse than the best one."""
+SHARES = ("pointing", "mass")
+"""Numbers from 0 to 1."""
 
 
 def record(measurement: Measurement) -> dict[str, Any]:
-    """All numbers, as JSON holds them. Intervals are of 95%, over images drawn with replacement.
+    """All numbers, as JSON holds them.
 
+    Intervals are of 95%, over images, and None for fewer than `metrics.intervals.FEWEST` images; each is by itself, not
+    adjusted for the number of methods (`metrics.intervals.ratio`). Tests are adjusted (`holm`, `p_behind`).
+
+    answered: how many images have an answer.
     is_whole: whether all images were measured; False if the measurement was interrupted.
     random_weights: whether the model has them, so that its answers mean nothing.
     searched: of how many images the best order was searched.
     checked: of how many images a map was compared with those of random weights.
     pointed: how many answers name an object that has a box or mask.
     methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
-        over a random order (`measurement.gains`) and whether it `is_better` than one by what counts, how far it is
-        `behind` the method that gains most (the interval of the difference; None for that method itself), the `share`
-        of the gain of the best order that was found, on the same answers (None without one); `pointing` and `mass` on
-        objects; whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
+        over a random order (`measurement.gains`), `p_better` that it gains nothing (one-sided, adjusted for all methods
+        that vary; None of one that `is_constant`, which is not tested) and whether it `is_better` by this and by what
+        counts; the interval of how far it is `behind` the method that gains most, and `p_behind` that it is not
+        (adjusted for all pairs; both None for that method itself); the `share` of the gain of the best order that was
+        found, on the same answers (None without one); `pointing` and `mass` on objects (intervals None where no image
+        differs); whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
         the maps of the model as it was after each stage of randomising its weights, and `ignores_weights`; the
         `seconds` for a map, of which half took less.
     random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
@@ -51,31 +62,31 @@ def record(measurement: Measurement) -> dict[str, Any]:
         "mass": [[one.mass for one in found if one.mass is not None] for _, found in measurement.each],
     }
     estimates = {name: estimate(values) for name, values in columns.items() if any(values)}
+    intervals = {name: _interval(one, name) for name, one in estimates.items()}
     names, number = list(measurement.methods), len(answers)
     share, varies = _share(measurement, answers), torch.as_tensor(measurement.varies).tolist()
     methods: dict[str, dict[str, Any]] = {}
     for index, name in enumerate(names):
         one: dict[str, Any] = {}
-        for kind, (means, ends) in estimates.items():
-            one[kind] = float(means[index])
-            one[f"{kind}_interval"] = None if ends is None else ends[:, index].tolist()
+        for kind, found in estimates.items():
+            one[kind] = float(found.value[index])
+            one[f"{kind}_interval"] = intervals[kind][index]
         if name in measurement.sanity:
             one["sanity"] = measurement.sanity[name]
             one["ignores_weights"] = varies[index] and measurement.sanity[name][-1] >= UNCHANGED
         one["is_constant"] = not varies[index]
-        one["is_better"] = _is_better(one)
         methods[name] = one | {
             "share": share[index] if share else None,
             "seconds": median_low(measurement.seconds[name]),
         }
-    for index, ends in _behind(methods, columns["gain"]).items():
-        methods[names[index]]["behind"] = ends
+    compare(methods, estimates["gain"])
     kinds = ("deletion", "insertion")
-    last = {kind: float(means[-1]) for kind, (means, _) in estimates.items() if kind != "gain"}
+    last = {kind: float(found.value[-1]) for kind, found in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
     agreement = (measurement.agreement / number).tolist()
     found = {
         "images": len(measurement.each),
+        "answered": sum(bool(found) for _, found in measurement.each),
         "answers": number,
         "is_whole": measurement.is_whole,
         "pointed": sum(one.pointing is not None for one in answers),
@@ -98,16 +109,41 @@ def record(measurement: Measurement) -> dict[str, Any]:
     return found | {"verdict": verdict(found)}
 
 
-def estimate(
-    values: list[list[list[float]]],
-) -> tuple[Float[ndarray, "columns"], Float[ndarray, "2 columns"] | None]:
-    """The mean over all answers of all images, and its interval over images; None for fewer than two."""
-    sums = np.array([[*np.sum(some, axis=0), len(some)] for some in values if some])
-    total = sums.sum(axis=0)
-    if len(sums) < 2:
-        return total[:-1] / total[-1], None
-    drawn = resampled_sums(sums)
-    return total[:-1] / total[-1], interval(drawn[:, :-1] / drawn[:, -1:])
+def estimate(values: list[list[list[float]]]) -> Jackknife:
+    """The mean over all answers of all images; values: of each image, of each answer, of each column."""
+    answered = [some for some in values if some]
+    return ratio(np.array([np.sum(some, axis=0) for some in answered]), np.array([len(some) for some in answered]))
+
+
+def _interval(estimate: Jackknife, kind: str) -> list[list[float] | None]:
+    """Of each column, its interval; None for too few images, and of a share in which no image differs."""
+    ends = estimate.interval(low=0, high=1) if kind in SHARES else estimate.interval()
+    if ends is None:
+        return [None] * len(estimate.value)
+    unknown = estimate.error == 0 if kind in SHARES else np.zeros(len(estimate.value), dtype=bool)
+    return [None if none else one.tolist() for one, none in zip(ends.T, unknown, strict=True)]
+
+
+def compare(methods: dict[str, dict[str, Any]], gain: Jackknife) -> None:
+    """Add `p_better` and `is_better` to each method, and `behind` and `p_behind` if one is better than a random order
+    and depends on the weights; columns of `gain` are in their order."""
+    varying = np.array([not one["is_constant"] for one in methods.values()])
+    p: list[float | None] = [None] * len(methods)
+    if (single := gain.p_greater()) is not None:
+        for index, value in zip(varying.nonzero()[0], holm(single[varying]), strict=True):
+            p[index] = float(value)
+    for one, value in zip(methods.values(), p, strict=True):
+        one["p_better"] = value
+        one["is_better"] = value is not None and value <= P_BETTER and one["gain"] >= SMALLEST
+    if not (ranked := _ranked(methods)):
+        return
+    first = list(methods).index(ranked[0])
+    ends = (gain[[first]] - gain).interval()
+    compared = [n for n, one in enumerate(methods.values()) if varying[n] and not one.get("ignores_weights")]
+    adjusted = dict(zip(compared, p_behind(gain[compared], compared.index(first)).tolist(), strict=True))
+    for index, one in enumerate(methods.values()):
+        one["behind"] = None if index == first else ends[:, index].tolist()
+        one["p_behind"] = None if index == first else adjusted.get(index)
 
 
 def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | None:
@@ -123,18 +159,8 @@ def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | N
 
 def _ranked(methods: dict[str, dict[str, Any]]) -> list[str]:
     """The methods that are better than a random order and depend on the weights, the largest gain first."""
-    found = [name for name, one in methods.items() if _is_better(one) and not one.get("ignores_weights")]
+    found = [name for name, one in methods.items() if one["is_better"] and not one.get("ignores_weights")]
     return sorted(found, key=lambda name: -methods[name]["gain"])
-
-
-def _behind(methods: dict[str, dict[str, Any]], gained: list[list[list[float]]]) -> dict[int, list[float] | None]:
-    """By the number of each method, the interval of how much less it gains than the one that gains most; differences
-    are of the same answers. None for that one itself; empty if none is better than a random order."""
-    if not (ranked := _ranked(methods)):
-        return {}
-    first = list(methods).index(ranked[0])
-    _, ends = estimate([[[one[first] - gain for gain in one] for one in found] for found in gained])
-    return {index: None if ends is None or index == first else ends[:, index].tolist() for index in range(len(methods))}
 
 
 def verdict(found: dict[str, Any]) -> list[str]:
@@ -147,23 +173,26 @@ def verdict(found: dict[str, Any]) -> list[str]:
         lines.append(f"Interrupted: this is of the first {images}.")
     if found.get("random_weights"):
         lines.append("The model has random weights: what follows says nothing about the maps of a trained one.")
+    answered = found.get("answered", found["images"])
+    few = any(one["gain_interval"] is None for one in methods.values())
     if ranked:
         gain, (low, high) = (methods[ranked[0]][name] for name in ("gain", "gain_interval"))
-        gained = f"{gain:.3f} over a random one (95% interval {low:.3f} to {high:.3f})."
+        gained = f"{gain:.3f} over a random one (unadjusted 95% interval {low:.3f} to {high:.3f})."
         lines.append(
             f"Trust {ranked[0]} most: its order gains {gained}"
-            if found["images"] >= ENOUGH
+            if answered >= ENOUGH
             else f"On {images}, the order of {ranked[0]} gains most: {gained}"
         )
-        close = [name for name in ranked[1:] if not (behind := methods[name].get("behind")) or behind[0] <= 0]
+        close = [name for name in ranked[1:] if methods[name]["p_behind"] > P_BEHIND]
         if close:
-            lines.append(f"{_listed(close)} may be as good: the interval of the difference contains 0.")
-    elif found["images"] > 1:
+            lines.append(f"{_listed(close)} may be as good: on these images the difference is not sure.")
+    elif not few:
         lines.append(f"No method surely gains {SMALLEST:g} or more over a random order: trust none of these maps.")
     else:
-        most = max(methods, key=lambda name: methods[name]["gain"])
-        lines.append(f"On 1 image, the order of {most} gains most: {methods[most]['gain']:.3f} over a random one.")
-    if found["images"] < ENOUGH:
+        lines.append(_most({name: one for name, one in methods.items() if name not in constant}, images))
+    if few:
+        lines.append(_too_few(answered))
+    elif answered < ENOUGH:
         lines.append(f"That is few to choose a method by: measure at least {ENOUGH} images.")
     if ignoring:
         lines.append(_unchanged(ignoring, found.get("checked", FEW_CHECKED)))
@@ -191,9 +220,20 @@ def _unchanged(names: list[str], images: int) -> str:
     )
 
 
-def _is_better(one: dict[str, Any]) -> bool:
-    """Whether a method is better than a random order, by what counts."""
-    return bool(one["gain_interval"]) and one["gain_interval"][0] > 0 and one["gain"] >= SMALLEST
+def _most(methods: dict[str, dict[str, Any]], images: str) -> str:
+    """Which method gains most, where nothing can be tested."""
+    most = max(methods, key=lambda name: methods[name]["gain"], default=None)
+    if most is None or methods[most]["gain"] <= 0:
+        return f"On {images}, the order of no map gains anything over a random one."
+    return f"On {images}, the order of {most} gains most: {methods[most]['gain']:.3f} over a random one."
+
+
+def _too_few(answered: int) -> str:
+    """That there is no interval."""
+    return (
+        f"No interval and no test: these take at least {FEWEST} images with an answer, and here "
+        f"{'is' if answered == 1 else 'are'} {answered}. Measure at least {ENOUGH} images to choose a method."
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -41,6 +41,7 @@ ON_CPU = {
     "exponential": Version(NO_FLOAT64),
     "filterbank": Version(FLOAT32),
     "glimpse": Version(ALL),
+    "holes": Version((torch.float64,)),
     "likelihood": Version(NO_FLOAT16),
     "lstm": Version(NO_FLOAT64),
     "weighted_sum": Version(FLOAT32),

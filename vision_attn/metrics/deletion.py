@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vision_attn.contracts import Captioner, DecodedCaption, Evaluator, Results
 from vision_attn.layers.padding import mean_region
+from vision_attn.metrics.function_words import content_marks
 from vision_attn.metrics.perturbations import ranks
-from vision_attn.metrics.variety import is_content
 from vision_attn.system.checks import check_range
 
 MAX_NUMBERS = 2**24
@@ -36,8 +36,8 @@ class Deletion(Evaluator):
         it too.
     draws: random choices of regions for each word.
 
-    Content words are all but English function words (`metrics.variety.is_content`). Measured in `eval`, not in
-    validation; takes (1 + draws) runs of the captioner for each content word. Random numbers are torch's, which `eval`
+    Content words are all but function words (`metrics.function_words`). Measured in `eval`, not in validation;
+    takes (1 + draws) runs of the captioner for each content word. Random numbers are torch's, which `eval`
     seeds for each batch.
     """
 
@@ -60,8 +60,8 @@ class Deletion(Evaluator):
         cases = [
             (image, place)
             for image, decoded in enumerate(described)
-            for place, word in enumerate(decoded.words)
-            if is_content(word)
+            for place, content in enumerate(content_marks(decoded.words, decoded.content))
+            if content
         ]
         if caption.alpha is None or not cases:
             return []

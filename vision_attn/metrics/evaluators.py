@@ -1,17 +1,19 @@
 """Evaluators of captioners. Each collects one group of metrics, batch by batch."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from vision_attn.contracts import PAD, Evaluator, Results
+from vision_attn.contracts import PAD, DecodedCaption, Evaluator, Results
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
 from vision_attn.metrics.coco.captions import caption_metrics
 from vision_attn.metrics.coco.results import EACH, Image, write_each, write_results
-from vision_attn.metrics.variety import cut_short, few_images, is_content, repetition, same_caption, sameness
+from vision_attn.metrics.function_words import Language, content_marks
+from vision_attn.metrics.variety import cut_short, few_images, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import shown
 
@@ -63,12 +65,15 @@ class CaptionScores(Evaluator):
         split: Callable[[str], Sequence[str]] | None = None,
         unit: str = "image",
         pretrained: bool = False,
+        language: Language | None = None,
     ) -> None:
         """`split`: how captions become words; None: at spaces, as in COCO's code. `unit`: what is captioned.
-        `pretrained`: by a captioner of transformers."""
+        `pretrained`: by a captioner of transformers. `language`: of all captions of the data set, which decides on
+        METEOR; None: of the references here."""
         self.names, self.split = None if names is None else list(names), split
-        self.unit, self.pretrained = unit, pretrained
+        self.unit, self.pretrained, self.language = unit, pretrained, language
         self.candidates: dict[Image, str] = {}
+        self.content: dict[Image, list[str]] = {}
         self.references: dict[Image, list[str]] = {}
         self.notes: list[str] = []
         self.each: Mapping[Any, Mapping[str, float | None]] = {}
@@ -78,14 +83,17 @@ class CaptionScores(Evaluator):
         images = [*zip(sources, batch.ids, strict=True)] if sources else batch.ids
         for image, caption, references in zip(images, results.described, batch.references, strict=True):
             self.candidates[image], self.references[image] = caption.text, references
+            self.content[image] = content_of(caption)
 
     def compute(self) -> dict[str, float]:
-        report = caption_metrics(self.candidates, self.references, names=self.names, split=self.split)
+        report = caption_metrics(
+            self.candidates, self.references, names=self.names, split=self.split, language=self.language
+        )
         self.each = report.each
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         if self.names is None:
-            metrics |= repetition(self.candidates.values()) if self.split is None else {}
+            metrics |= repetition(self.content.values()) if self.split is None else {}
             self.notes += (*report.notes, *few_images(len(self.candidates), self.unit))
             self.notes += sameness(metrics, self.unit, pretrained=self.pretrained)
         return metrics
@@ -93,6 +101,11 @@ class CaptionScores(Evaluator):
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
         write_each(folder / EACH, self.candidates, self.each)
+
+
+def content_of(caption: DecodedCaption) -> list[str]:
+    """The content words of a caption."""
+    return [*compress(caption.words, content_marks(caption.words, caption.content))]
 
 
 class CutShort(Evaluator):
@@ -124,7 +137,7 @@ class Motion(Evaluator):
     def update(self, batch: Any, results: Results) -> None:
         for caption in results.described:
             if caption.alpha is not None:
-                content = results.content_words or frozenset(filter(is_content, caption.words))
+                content = results.content_words or frozenset(content_of(caption))
                 self.motion.update(caption.words, caption.alpha.flatten(1), content)
 
     def compute(self) -> dict[str, float]:

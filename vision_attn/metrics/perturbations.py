@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional as F
 from torchvision.transforms.v2.functional import gaussian_blur
 
+from vision_attn.fast.holes import closed
 from vision_attn.geometry.extents import WHOLE, Extent, nearest
 
 Fill = Callable[[Float[Tensor, "C Y X"], Bool[Tensor, "N Y X"]], Float[Tensor, "N C Y X"]]
@@ -30,8 +30,6 @@ NOISE = 0.01
 """Of `linear`: the standard deviation of its noise, as a share of the range of the image's values."""
 BLUR = 12
 """Of `blur`: the side of an image over the standard deviation of the Gaussian."""
-SWEEPS, LAST_SWEEPS = 24, 4
-"""Of `linear`: the sweeps over all pixels of each small copy of the image, and of the image itself."""
 
 
 def ranks(weights: Float[Tensor, "*maps L"]) -> Int[Tensor, "*maps L"]:
@@ -72,41 +70,10 @@ def blur(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Te
 def linear(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
     """Noisy linear interpolation (Rong et al. 2022, section 4): each pixel that is gone is the mean of its eight
     neighbours, those at a side with twice the weight of those at a corner, with a little noise. Where everything is
-    gone: the mean colour. Noise is torch's.
-
-    Differs from the paper, which solves the equations exactly: here they are relaxed from small copies of the image up
-    to the whole one.
-    """
-    known = (~gone[:, None]).to(image.dtype)
-    sizes = [(image * known, known)]
-    while max(sizes[-1][0].shape[2:]) > 1:
-        values, there = (F.avg_pool2d(part, 2, ceil_mode=True, count_include_pad=False) for part in sizes[-1])
-        sizes.append((values, there))
-    found = image.mean(dim=(1, 2)).expand(len(gone), -1)[..., None, None]
-    for values, there in reversed(sizes):
-        found = F.interpolate(found, values.shape[2:], mode="bilinear") if found.shape != values.shape else found
-        seen = values / torch.where(there > 0, there, 1)  # of a pixel of a small copy: the mean of what is known
-        for _ in range(LAST_SWEEPS if values is sizes[0][0] else SWEEPS):
-            found = torch.where(there > 0, seen, _neighbours(found))
-        found = torch.where(there > 0, seen, found)
+    gone: the mean colour. Noise is torch's."""
+    found = closed(image, gone)
     noise = NOISE * (image.max() - image.min()) * torch.randn_like(found)
     return torch.where(gone[:, None], found + noise, image)
-
-
-def _neighbours(values: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
-    """The mean of each pixel and its neighbours with the weights 1 2 1, 2 4 2, 1 2 1. A pixel that equals it equals the
-    mean of its neighbours alone."""
-    for axis in (2, 3):
-        size = values.shape[axis]
-        if size == 1:
-            continue
-        total, weight = 2 * values, torch.full((size,), 2.0, dtype=values.dtype, device=values.device)
-        total.narrow(axis, 0, size - 1).add_(values.narrow(axis, 1, size - 1))
-        total.narrow(axis, 1, size - 1).add_(values.narrow(axis, 0, size - 1))
-        weight[:-1] += 1
-        weight[1:] += 1
-        values = total / weight.view(-1, *[1] * (3 - axis))
-    return values
 
 
 FILLS: dict[str, Fill] = {"linear": linear, "mean": mean, "blur": blur}

@@ -1,8 +1,10 @@
 """Detect a captioner that ignores its images, repeats words, or whose captions are cut, which BLEU does not reveal."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from vision_attn.metrics.function_words import FUNCTION_WORDS as FUNCTION_WORDS  # known by this path before
+from vision_attn.metrics.function_words import is_content as is_content
 from vision_attn.system.console import plural
 
 MIN_CAPTIONS = 5
@@ -14,27 +16,12 @@ CORPUS = 50
 MAX_SHARE = 0.5
 """The share of identical captions from which on a captioner counts as ignoring its images."""
 
-_ENGLISH = """
-a about above across after against all along among an and another any are around as at back be been before
-behind being below beside between both but by does doing down during each eight every few five for four from
-front has have having he her herself him himself his if in inside into is it its itself many nine no not of off
-on one onto or other others out outside over past s seven several she six some ten than that the their them
-themselves there these they this those three through to top toward towards two under up upon very was were what
-where which while who whose with without
-"""
-FUNCTION_WORDS = frozenset(_ENGLISH.split())
-"""English words that name nothing, and may occur several times in a caption."""
 
-
-def is_content(word: str) -> bool:
-    """Whether a word is no function word, nor a sign."""
-    return word.lower() not in FUNCTION_WORDS and any(map(str.isalnum, word))
-
-
-def repetition(captions: Iterable[str]) -> dict[str, float]:
-    """Return `repetition`, the share of captions in which a content word occurs twice or more; {} without captions."""
-    words = [[word for word in caption.lower().split() if is_content(word)] for caption in captions]
-    return {"repetition": sum(len({*some}) < len(some) for some in words) / len(words)} if words else {}
+def repetition(content: Iterable[Sequence[str]]) -> dict[str, float]:
+    """Return `repetition`, the share of captions in which a content word occurs twice or more; {} without captions.
+    content: the content words of each caption."""
+    repeated = [len({*map(str.lower, words)}) < len(words) for words in content]
+    return {"repetition": sum(repeated) / len(repeated)} if repeated else {}
 
 
 def same_caption(captions: Iterable[str]) -> dict[str, float]:

@@ -129,7 +129,11 @@ class DRAM(Captioner):
         region = torch.stack([look.region for look in looks], dim=2)
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
-            self.ram.action, torch.stack(hidden, dim=2), words, with_mean=self.with_mean
+            self.ram.action,
+            torch.stack(hidden, dim=2),
+            words,
+            with_mean=self.with_mean,
+            bars_pad=self.bars_pad,
         )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 

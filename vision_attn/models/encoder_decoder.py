@@ -154,7 +154,7 @@ class EncoderDecoder(Captioner):
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         memory, state = self.start(regions, words.shape[1])
         deep, _ = self._decode(F.pad(words, (1, -1)), state, memory)
-        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         return Caption(log_prob, mean_log_prob=mean)
 
     def _decode(

@@ -221,7 +221,7 @@ class RecurrentCaptioner(Captioner):
             turns.append(turn)
         outputs = (torch.stack(parts, dim=1) for parts in zip(*(turn.outputs for turn in turns), strict=True))
         deep = self.deep(torch.stack(embedded, dim=1), *outputs, runs=runs).transpose(1, 2)
-        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         word_mask = words != PAD
         alpha = torch.stack([turn.seen.alpha for turn in turns], dim=2) * word_mask[..., None]
         if turns[0].seen.region is None:

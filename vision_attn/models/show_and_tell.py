@@ -72,7 +72,9 @@ class ShowAndTell(Captioner):
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         _, state = self.start(regions, words.shape[1])
         hidden, _ = self._lstm(F.pad(words, (1, -1)), state)
-        log_prob, mean = self.word_log_prob(self.output, hidden, words, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(
+            self.output, hidden, words, with_mean=self.with_mean, bars_pad=self.bars_pad
+        )
         return Caption(log_prob, mean_log_prob=mean)
 
     def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:

@@ -177,7 +177,7 @@ class Transformer(Captioner):
         x = self._embedded(F.pad(words, (1, -1)).flatten(1), self.positions[time])
         x, alpha = self._through_layers(x, self._visible(row, time), memory)
         deep = self.norm(x).unflatten(1, (R, T))
-        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean)
+        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         alpha = alpha.unflatten(1, (R, T)) * (words != PAD)[..., None]
         return Caption(log_prob, alpha, real=_real(memory), mean_log_prob=mean)
 

@@ -79,6 +79,7 @@ class CaptionResult(DecodedResult):
     @property
     def page_item(self) -> PageItem:
         options = {"log_prob": self.log_prob or None, "regions": self.described.region, "extent": self.extent}
+        options["content"] = self.described.content
         return PageItem(self.title, self.picture, self.words, self.alpha, frames=self.frames, **options)
 
     def write_picture(self, path: Path) -> None:

@@ -24,6 +24,7 @@ from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
+from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import SIDE, shown, whole
 from vision_attn.results.result_list import Images, each
@@ -105,6 +106,8 @@ class ExplanationResult(InteractiveResult):
     def page_item(self) -> PageItem:
         options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent}
         options["layers_extent"] = self.described.layers_extent
+        if self.kind == "captioner":
+            options["content"] = content_marks(self.words, None, function_words_of(self.text))
         return PageItem(self.title, self.picture, self.words, self.alpha, **options)
 
     @classmethod
@@ -153,6 +156,10 @@ class Explainer:
         if name in ("caption", "classify", "transcribe", "draw"):
             raise AttributeError(f"{self.name} is not a run of this package, so it has no {name}: call look")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def choose_threads(self) -> None:
+        """As that of `Model`."""
+        self._turn.try_threads(self.device)
 
     def look(
         self,

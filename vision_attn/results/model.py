@@ -59,7 +59,8 @@ class Model:
         name: str = "this model",
     ) -> None:
         self.task, self.config, self.device, self.source, self.name = task, config, device, source, name
-        self._turn = Turn()
+        self.turn = Turn()
+        """Held while the model computes."""
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
@@ -68,6 +69,12 @@ class Model:
     def seed(self) -> int:
         """The seed of the run."""
         return self.config.get("run", {}).get("seed", 0)
+
+    def choose_threads(self) -> None:
+        """On a CPU, let the first calls find out whether the model is faster in one of torch's threads or in all of
+        them, and the others use it. During each call this sets the number of threads of the whole process, so only
+        programs whose threads compute nothing else may ask for it, as the commands do."""
+        self.turn.try_threads(self.device)
 
     def caption(
         self,
@@ -121,7 +128,7 @@ class Model:
         @contextmanager
         def within() -> Iterator[None]:
             drawing = stream.going_on() if stream else DRAWING if strategy == "sampled" else nullcontext()
-            with self._turn, drawing:
+            with self.turn, drawing:
                 yield
 
         return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
@@ -130,7 +137,7 @@ class Model:
         """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
         from vision_attn.results.explainer import explainer_of_run
 
-        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
 
     def measure(
@@ -152,14 +159,14 @@ class Model:
         from vision_attn.tasks.subjects import subject_of_run
 
         if sees_photographs(self.task):
-            explainer = explainer_of_run(self.task, self.source, self.name, self.device, self._turn)
-            with self._turn:
+            explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
+            with self.turn:
                 subject = explainer.subject([text] if isinstance(text, str) else text or ())
         elif text:
             raise UserError(f"{self.name} is measured on what it says itself: leave text out")
         else:
             subject = subject_of_run(self.task, self.name, self.device, self.seed)
-            subject.turn = self._turn
+            subject.turn = self.turn
         if images is None:
             own = OwnImages(self.task, self.source, self.name, number)
             images, options = iter(own), options | {"boxes": own, "total": number}
@@ -180,7 +187,7 @@ class Model:
                 TranscriptResult(file, self.task.strip(line, Path(file).name, glimpses=placed)) for file, line in some
             ],
             unreadable=unreadable,
-            within=lambda: self._turn,
+            within=lambda: self.turn,
         )
 
     def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
@@ -221,7 +228,7 @@ class Model:
             read,
             lambda some: [answer(*one) for one in some],
             unreadable=unreadable,
-            within=lambda: self._turn,
+            within=lambda: self.turn,
         )
 
     @torch.no_grad()
@@ -232,7 +239,7 @@ class Model:
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
 
-        with self._turn:
+        with self.turn:
             drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 

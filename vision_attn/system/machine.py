@@ -1,5 +1,6 @@
 """What this machine is."""
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,15 @@ from typing import Any
 from vision_attn.system.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The limit of a control group (version 2), as of a container: microseconds of processor time, and in how many."""
+
+
+def cores() -> int:
+    """How many processor cores this process may use: by its affinity, and by the limit of its control group."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = (QUOTA.read_text() if QUOTA.is_file() else "max").partition(" ")
+    return allowed if quota.strip() == "max" else max(1, min(allowed, int(quota) // int(period)))
 
 
 @cache

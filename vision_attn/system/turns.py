@@ -4,11 +4,13 @@ A thread that holds several takes them in this order: the turn of a model, `LOAD
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from vision_attn.system.thread_trial import ThreadTrial, numbers_to_try
 
 
 class Turn:
@@ -16,13 +18,35 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._trial: ThreadTrial | None = None
 
     def __enter__(self) -> "Turn":
         self._lock.acquire()
+        if self._trial is not None:
+            self._trial.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        if self._trial is not None:
+            self._trial.__exit__(*error)
         self._lock.release()
+
+    def compare(self, kind: Hashable) -> None:
+        """Within a turn: a trial of threads compares its time with those of the same kind."""
+        if self._trial is not None:
+            self._trial.kind = kind
+
+    def try_threads(self, device: torch.device) -> None:
+        """From now on, turns have the number of torch's threads in which the first ones were faster; between turns, the
+        process has its own."""
+        with self._lock:  # not within a turn
+            numbers = numbers_to_try(device)
+            self._trial = None if numbers == (torch.get_num_threads(),) else ThreadTrial(numbers)
+
+    @property
+    def threads(self) -> int:
+        """The number of torch's threads in the next turn."""
+        return torch.get_num_threads() if self._trial is None else self._trial.threads
 
     def __reduce__(self) -> tuple[type["Turn"], tuple[()]]:
         return Turn, ()

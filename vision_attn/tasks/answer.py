@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vision_attn.contracts import Answerer, Answers, Encoder
 from vision_attn.data.stories.question import QuestionBatch
 from vision_attn.geometry.extents import centres
+from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.errors import wilson
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
@@ -25,11 +26,29 @@ class Judged(NamedTuple):
 
     wrong: Bool[Tensor, "B"]
     nll: Float[Tensor, "B"]
-    hits: Bool[Tensor, "B K N"]
-    """Whether the largest weight of a hop is on the n-th of the facts that the answer follows from."""
+    hits: Float[Tensor, "B K N"]
+    """Whether the largest weight of a hop is on the n-th fact that the answer follows from; see `on_largest`."""
+    on_support: Float[Tensor, "B K"]
+    """Whether it is on any of them."""
     known: Bool[Tensor, "B"]
     """Whether these facts are known."""
     kinds: tuple[str, ...]
+
+
+def on_largest(
+    alpha: Float[Tensor, "B K L"], real: Bool[Tensor, "B L"], facts: Bool[Tensor, "B N L"]
+) -> Float[Tensor, "B K N"]:
+    """Whether the largest weight of each hop is on one of each set of `facts`: 1 or 0; of several facts with the
+    largest weight, the share of those in the set.
+
+    The share is what a random choice among equal weights would score, so a map that is even everywhere scores as
+    chance does (as in `metrics.attention.AttentionCorrectness`). Padding, where `real` is False, does not count: scores
+    of the linear start may all be negative, and then that of padding, 0, would be the largest.
+    """
+    alpha = alpha.masked_fill(~real[:, None], -torch.inf)
+    largest = (alpha == alpha.amax(dim=-1, keepdim=True)) & real[:, None]
+    shares = largest.double() / largest.sum(dim=-1, keepdim=True).clamp(min=1)
+    return shares @ facts.double().mT
 
 
 class Answering(Task):
@@ -39,7 +58,8 @@ class Answering(Task):
     encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
 
     `error` is in percent. `hops_on_support` is the share of hops whose largest weight is on a fact that the answer
-    follows from: a sentence, or a region whose centre lies in the box of an object.
+    follows from: a sentence, or a region whose centre lies in the box of an object. Padding is never the largest, and
+    of equal weights each counts by its share (see `on_largest`).
     """
 
     kind, unit = "model that answers questions", "question"
@@ -81,19 +101,24 @@ class Answering(Task):
 
     def answered(self, facts: Tensor, words: Int[Tensor, "B J"]) -> Answers:
         """The answers to questions about stories (B, L, W) or uint8 images (B, 3, S, S)."""
-        return self.model(self.encoder(facts) if self.encoder else facts, words)
+        return self.model(self._encoded(facts), words)
+
+    def _encoded(self, facts: Tensor) -> Int[Tensor, "B L W"] | Float[Tensor, "B L D"]:
+        return self.encoder(facts) if self.encoder else facts
 
     @torch.no_grad()
     def predict(self, batch: QuestionBatch, *, full: bool = False) -> Judged:
         device = next(self.parameters()).device
         facts, words, answers = (part.to(device) for part in batch[:3])
-        log_prob, alpha = self.answered(facts, words)
+        encoded = self._encoded(facts)
+        log_prob, alpha = self.model(encoded, words)
         support = self._support(batch).to(device)
-        hits = (support[:, None] & (alpha == alpha.amax(dim=-1, keepdim=True))[:, :, None]).any(dim=-1)
+        hits = on_largest(alpha, real_regions(encoded), torch.cat([support, support.any(dim=1, keepdim=True)], dim=1))
         return Judged(
             log_prob.argmax(dim=1) != answers,
             -log_prob.gather(1, answers[:, None]).squeeze(1),
-            hits,
+            hits[..., :-1],
+            hits[..., -1],
             support.flatten(1).any(dim=1),
             tuple(question.kind for question in batch.questions),
         )
@@ -130,8 +155,8 @@ class Answering(Task):
         if self.model.scored:
             metrics["linear"] = 1.0
         if known.any():
-            hits = torch.cat([one.hits for one in judged])[known].float()
-            on_support = hits.amax(dim=2).mean(dim=0)
+            hits, each = (torch.cat([getattr(one, name) for one in judged])[known] for name in ("hits", "on_support"))
+            on_support = each.mean(dim=0)
             metrics["hops_on_support"] = float(on_support.mean())
             metrics |= {f"hop_{hop}_on_support": value for hop, value in enumerate(on_support.tolist(), start=1)}
             if folder is not None:

@@ -18,8 +18,11 @@ from vision_attn.fast.likelihood import weighted_words
 from vision_attn.fast.ragged import row_lengths
 from vision_attn.layers.padding import padded
 from vision_attn.metrics.attention import map_statistics
+from vision_attn.metrics.coco.captions import ENGLISH
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.function_words import FUNCTION_WORDS, Language
 from vision_attn.metrics.information import MapInformation
+from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Static
 from vision_attn.tasks.described import Describing
@@ -40,8 +43,8 @@ class Captioning(Describing):
     max_words: the largest number of words of a caption.
     min_words: the smallest number of words of a caption.
     no_repeat: the size of n-grams that may not occur twice in a caption; 0: all may.
-    content_once: whether a content word occurs at most once in a caption; content words are all but English function
-        words (`metrics.variety.FUNCTION_WORDS`). For photographs; scenes may have two stars.
+    content_once: whether a content word occurs at most once in a caption; content words are all but the function words
+        of the captions' language (`vocabulary.function_words`). For photographs; scenes may have two stars.
     length_power: of the captions of a beam, the one with the highest log p / length ** length_power is taken.
     diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
     temperature: of sampled captions; below 1, likely words are likelier.
@@ -98,6 +101,8 @@ class Captioning(Describing):
         self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
+        self.language: Language | None = None
+        self._told = False
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -119,6 +124,11 @@ class Captioning(Describing):
     def prepare(self, source: Source) -> None:
         for criterion in self.criteria.values():
             criterion.prepare(source)
+        if not {*ENGLISH}.isdisjoint(self.validate_with):
+            self.prepare_evaluation(source)
+
+    def prepare_evaluation(self, source: Source) -> None:
+        self.language = source.caption_language
 
     @property
     def fine_tunes(self) -> bool:
@@ -212,10 +222,31 @@ class Captioning(Describing):
         """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
         whether attention lies in them. With a folder, all metrics, and captions.json."""
         standard = partial(self.standard_evaluators, folder is not None)
-        return evaluated(predictions, standard, self.evaluators, folder)
+        metrics = evaluated(predictions, standard, self.evaluators, folder)
+        if line := self._on_language(folder is not None):
+            complain(line)
+        return metrics
+
+    def _on_language(self, full: bool) -> str:
+        """What to say of the language of the references: once in training, and in each full evaluation."""
+        language = self.language
+        if language is None:
+            return ""
+        if not full:
+            told, self._told = self._told, True
+            why = f"it knows English, and {language.not_english}" if language.not_english else language.terse
+            return f"task.validate_with: METEOR says little here: {why}" if why and not told else ""
+        name, words = language.name, self.vocabulary.function_words
+        if name in ("", "english") or words != FUNCTION_WORDS or not self.vocabulary.kind.content:
+            return ""
+        return (
+            f"the references are {name.capitalize()}, and content words of captions are told by the function words of "
+            f"English: if captions are {name.capitalize()} too, add --data.function_words={name}"
+        )
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
-        scores = CaptionScores(None if full else self.validate_with, self.vocabulary.kind.scored, self.unit)
+        names, kind = None if full else self.validate_with, self.vocabulary.kind
+        scores = CaptionScores(names, kind.scored, self.unit, language=self.language)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

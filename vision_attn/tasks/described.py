@@ -18,7 +18,7 @@ from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import real_regions
-from vision_attn.metrics.variety import is_content
+from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
 from vision_attn.tasks.pictured import write_pages
@@ -108,7 +108,8 @@ class Describing(Task):
     @cached_property
     def content_ids(self) -> list[int]:
         """The ids of the words that are no function words."""
-        return [index for index, word in enumerate(self.vocabulary.words) if index > UNKNOWN and is_content(word)]
+        words, function_words = self.vocabulary.words, self.vocabulary.function_words
+        return [index for index, word in enumerate(words) if index > UNKNOWN and is_content(word, function_words)]
 
     def _described(
         self, decoded: Decoded, regions: Tensor, row: int = 0, *, placed: bool = True
@@ -137,10 +138,11 @@ def described(
     for image, size in enumerate(sizes):
         words, log_prob, score, alpha, region, heads = (None if part is None else part[image] for part in best)
         length, found = int((words > END).sum()), bool(score.isfinite())
+        written = [vocabulary.words[index] for index in words[:length].tolist()]
         captions.append(
             DecodedCaption(
                 vocabulary.decode(words.tolist()),
-                [vocabulary.words[index] for index in words[:length].tolist()],
+                written,
                 log_prob[:length].tolist(),
                 # Copies: views would keep, and send to other processes, the maps of the whole batch.
                 None if alpha is None else alpha[:length, :size].clone().unflatten(-1, shape),
@@ -149,6 +151,7 @@ def described(
                 float(score) if found else None,
                 found and not bool((words == END).any()),
                 extent,
+                content_marks(written, None, vocabulary.function_words),
             )
         )
     return captions

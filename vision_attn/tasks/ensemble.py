@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import asdict
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import torch
 
@@ -85,6 +86,10 @@ class Together(Source):
     def prepare(self, task: Task) -> None:
         for source, each in zip(self.sources, self.tasks, strict=True):
             source.prepare(each)
+
+    @property
+    def caption_language(self) -> Any:
+        return self.sources[0].caption_language
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         parts = [source.split(name, rank=rank, world=world) for source in self.sources]

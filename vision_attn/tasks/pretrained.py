@@ -25,6 +25,7 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.function_words import Language, content_marks, function_words_of
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
@@ -108,6 +109,7 @@ class PretrainedCaptioning(Task):
         self.own = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
         self.decoding = self.own.changed(**settings.decoding)
         self._told = False
+        self.language: Language | None = None
 
     @property
     def encoder(self) -> "PretrainedCaptioning":
@@ -198,6 +200,9 @@ class PretrainedCaptioning(Task):
             found.append(log_prob_of_captions(self.opened, inputs, captions[some]).sum(dim=2, keepdim=True))
         return torch.cat(found)
 
+    def prepare_evaluation(self, source: Source) -> None:
+        self.language = source.caption_language
+
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """The metrics of captions and maps that captioners of this package have.
 
@@ -208,7 +213,8 @@ class PretrainedCaptioning(Task):
 
         def standard() -> list[Evaluator]:
             likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
-            scores, cut = CaptionScores(pretrained=True), CutShort(pretrained=True)
+            scores = CaptionScores(pretrained=True, language=self.language)
+            cut = CutShort(pretrained=True)
             return [scores, *likelihood, cut, Motion(), Pointing()]
 
         return evaluated(predictions, standard, {}, folder)
@@ -226,8 +232,9 @@ def _described(written: Written, extent: Extent, length_power: float) -> Decoded
         alpha = alpha / alpha.sum(dim=(1, 2), keepdim=True).clamp(min=1e-20)
     log_prob = written.token_log_prob
     score = sum(log_prob) / len(log_prob) ** length_power if log_prob else None
+    content = content_marks(written.words, None, function_words_of(written.text))
     return DecodedCaption(
-        written.text, written.words, written.log_prob, alpha, score=score, cut=written.cut, extent=extent
+        written.text, written.words, written.log_prob, alpha, None, None, score, written.cut, extent, content
     )
 
 

@@ -13,15 +13,15 @@ from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
+from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent, middles
-from vision_attn.metrics.variety import is_content
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
 
-GRADIENTS = ("grad-cam", "layer-cam", "integrated-gradients", "smoothgrad", "score-cam")
+GRADIENTS = ("grad-cam", "layer-cam", *EXTRA, "score-cam")
 SIDE = 224
 """Pixels on a side of images of models that take any size."""
 
@@ -78,8 +78,8 @@ class CaptionSubject(Subject):
         ids = torch.tensor([self.index.get(word, UNKNOWN) for word in caption.words], dtype=torch.long)
         ids = ids.to(self.device)
         return [
-            Question(word, Word(ids[: number + 1], number), is_content(word))
-            for number, word in enumerate(caption.words)
+            Question(word, Word(ids[: number + 1], number), content)
+            for number, (word, content) in enumerate(zip(caption.words, caption.content, strict=True))
         ]
 
     def methods(self, image: Float[Tensor, "3 S S"]) -> list[str]:
@@ -159,9 +159,7 @@ class GlimpseSubject(Subject):
         with torch.enable_grad():
             value = self.value(images, 0).sum()
             (gradient,) = torch.autograd.grad(value, images, allow_unused=True) if value.requires_grad else (None,)
-        by_gradient = (
-            [] if gradient is None else ["integrated-gradients", "smoothgrad"]
-        )  # RAM cuts glimpses without one
+        by_gradient = [] if gradient is None else EXTRA  # RAM cuts glimpses without one
         return [*self.own, *by_gradient, "occlusion"]
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell, positions
-from vision_attn.metrics.variety import is_content
+from vision_attn.metrics.function_words import content_marks
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
@@ -68,13 +68,16 @@ def even(alpha: Float[Tensor, "T *F Y X"]) -> Bool[Tensor, "T"]:
     return relative_entropy(alpha) >= 1 - EVEN
 
 
-def sharpest_word(words: Sequence[str], alpha: Float[Tensor, "T *F Y X"]) -> int | None:
+def sharpest_word(
+    words: Sequence[str], alpha: Float[Tensor, "T *F Y X"], content: Sequence[bool] | None = None
+) -> int | None:
     """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
-    content word has a map that is neither zero nor nearly uniform."""
+    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`."""
+    marks = content_marks(words, content)
     found = [
         (entropy, index)
-        for index, (word, entropy) in enumerate(zip(words, relative_entropy(alpha).tolist(), strict=True))
-        if is_content(word) and entropy < 1 - EVEN
+        for index, (content_word, entropy) in enumerate(zip(marks, relative_entropy(alpha).tolist(), strict=True))
+        if content_word and entropy < 1 - EVEN
     ]
     return min(found)[1] if found else None
 

@@ -32,7 +32,7 @@ def write_pictures(
         titles, pictures, described, references or nothing, boxes or nothing, strict=True
     ):
         found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        items.append(PageItem(title, picture, *found, extent=caption.extent, frames=frames))
+        items.append(PageItem(title, picture, *found, extent=caption.extent, frames=frames, content=caption.content))
     paths = [write_page(folder / "index.html", items)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         paths += write_item(folder / picture_name(number, item.title), item)

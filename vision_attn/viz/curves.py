@@ -49,10 +49,11 @@ def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title
     return write_html(path, "curves.html", runs=runs, plots=plots, title=title, guide=guide)
 
 
-def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str]) -> Plot:
-    """Place the points of curves on a chart. names: of the curves of all charts of the page, which share colours."""
+def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown: Sequence[int | float] = ()) -> Plot:
+    """Place the points of curves on a chart. names: of the curves of all charts of the page, which share colours.
+    shown: values that the vertical axis reaches in any case, so that small differences look small."""
     steps, values = zip(*(point for curve in curves.values() for point in curve), strict=True)
-    left, right, low, high = min(steps), max(steps), min(values), max(values)
+    left, right, low, high = min(steps), max(steps), min([*values, *shown]), max([*values, *shown])
 
     def placed(step: int | float, value: float) -> tuple[float, float]:
         x = LEFT + (WIDTH - LEFT - 8) * (step - left) / max(right - left, 1e-9)

@@ -70,6 +70,8 @@ class PageItem(NamedTuple):
     """What was asked, and answered: stands above the words."""
     frames: int = 1
     """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
+    content: Sequence[bool] | None = None
+    """Whether each word is a content word: see `DecodedCaption`."""
 
 
 def write_page(
@@ -169,7 +171,7 @@ class _Figure(NamedTuple):
 def _figure(item: PageItem, unit: Unit) -> _Figure:
     drawn, mapped = max(item.picture.width // item.frames, item.picture.height) <= DRAWN, item.alpha is not None
     between = [" "] * (len(item.words) - 1) + [""] if unit == "character" else gaps(item.words)
-    at_rest = sharpest_word(item.words, item.alpha) if mapped and unit != "character" else None
+    at_rest = sharpest_word(item.words, item.alpha, item.content) if mapped and unit != "character" else None
     rows, columns = item.alpha.shape[-2:] if mapped else (1, 1)
     return _Figure(
         item=item,

@@ -1,6 +1,5 @@
 """Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
+from vision_attn.system.machine import cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -78,8 +78,3 @@ def in_threads(make: Callable[[Item], Result], items: Iterable[Item], *, ahead: 
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

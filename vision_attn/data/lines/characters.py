@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.vocabulary import MAX_BYTES, MAX_WORDS, SPECIALS, UNKNOWN
+from vision_attn.metrics.function_words import FUNCTION_WORDS
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
 
@@ -20,6 +21,8 @@ class Characters:
 
     Has the methods of `Vocabulary`; its words are characters.
     """
+
+    function_words = FUNCTION_WORDS
 
     def __init__(self, characters: Iterable[str]) -> None:
         """Raises UserError for anything that is not one code point, and for a code point that occurs twice."""

@@ -19,13 +19,14 @@ from vision_attn.data.images.crops import random_crops
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
+from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shares import Turns, turns_due
 from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, sources_of
 from vision_attn.data.photographs.store import Photographs
-from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
@@ -38,7 +39,7 @@ CROPS = 1
 log = logging.getLogger(__name__)
 
 
-class Captions(VocabularySource):
+class Captions(Captioned):
     """Photographs in a folder, with captions in a file of any common shape; also several such data sets. For an encoder
     of films: films, each a file or a folder of frames."""
 
@@ -51,6 +52,7 @@ class Captions(VocabularySource):
         columns: dict[str, str | int] | None = None,
         vocabulary: str | None = None,
         words: Kind | None = None,
+        function_words: str | list[str] | None = None,
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -83,6 +85,8 @@ class Captions(VocabularySource):
             vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
                 captions.
             words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
+            function_words: words that are no content words (`metrics.function_words`): a list, or the name of a
+                language, such as german; None: those of the language that the captions of all splits are found in.
             min_count: the minimum number of occurrences of a word in the training captions.
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
@@ -118,6 +122,8 @@ class Captions(VocabularySource):
         self.without_copies = len(self.sources) > 1 if without_copies is None else without_copies
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
         self.words, self.max_length, self.rows = words, max_length, rows
+        self.function_words = function_words
+        self.check_function_words()
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
         self.cache, self.residency, self.flips, self.verify = cache, residency, flips, verify
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
@@ -145,14 +151,21 @@ class Captions(VocabularySource):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary: restored with a run, read from a file, or built from the training captions."""
         if self.vocabulary_file:
-            return self.saved(find(self.vocabulary_file))
+            return self.with_function_words(self.saved(find(self.vocabulary_file)))
+        limits = {"min_count": self.min_count, "max_words": self.max_words}
         self._members("train")  # or an error says that there are none
         parts = [self._read[one.name]["train"].captions for one in self.sources if one.new_words]
         captions = chain.from_iterable(part.all_texts() for part in parts)
-        return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
+        return self.with_function_words(Vocabulary.build(captions, words=self.words, **limits))
 
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))
+
+    def all_captions(self) -> Iterator[str]:
+        return chain.from_iterable(members.captions.all_texts() for members in self.photographs.values())
+
+    def captions_by_image(self) -> Iterator[list[str]]:
+        return (photograph.captions for members in self.photographs.values() for photograph in members)
 
     @property
     def num_sources(self) -> int:
@@ -253,7 +266,8 @@ class Captions(VocabularySource):
         targets, captions = table.words, table.photographs.captions
         cut = np.flatnonzero(targets.values[targets.starts[1:] - 1] != END)
         texts = (captions.text(number) for number in cut.tolist())
-        return remarks(captions.all_texts(), texts, self.vocabulary, self.max_length)
+        told = remarks(captions.all_texts(), texts, self.vocabulary, self.max_length)
+        return chain(told, filter(None, [self._on_language]))
 
     def _leave_out(self, unreadable: Mapping[str, str], what: str) -> None:
         """Keep only photographs that can be read, and log the others; `what` messages call them."""

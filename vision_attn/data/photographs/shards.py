@@ -23,8 +23,9 @@ from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.squares import in_threads, read_image
 from vision_attn.data.photographs.annotation_files.samples import LeftOut, Sample
 from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, matching, read
+from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
@@ -33,7 +34,8 @@ from vision_attn.system.files import find
 from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
-"""Captions that are read before training to see how long they are and what is left out of them."""
+"""Captions that are read before training to see how long they are and what is left out of them, and photographs of each
+split whose captions tell the language."""
 NAMED = 5
 """Shards that are named, at most, because samples of them are left out."""
 Item = TypeVar("Item")
@@ -49,7 +51,7 @@ class Picked(NamedTuple):
     captions: tuple[str, ...]
 
 
-class Shards(VocabularySource):
+class Shards(Captioned):
     """Captioned photographs in shards that are read from beginning to end.
 
     In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
@@ -73,6 +75,7 @@ class Shards(VocabularySource):
         vocabulary: str | None = None,
         vocabulary_images: int = 200_000,
         words: Kind | None = None,
+        function_words: str | list[str] | None = None,
         min_count: int = 5,
         max_words: int | None = None,
         max_length: int = 30,
@@ -96,6 +99,7 @@ class Shards(VocabularySource):
             vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
                 photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
             words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
+            function_words: as in `Captions`; None: those of the language of the first captions of each split.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
             batch_size: photographs of a batch, over all processes together.
@@ -114,6 +118,8 @@ class Shards(VocabularySource):
         self.fields = photograph, caption
         self.vocabulary_file, self.vocabulary_images = vocabulary, vocabulary_images
         self.words, self.min_count, self.max_words, self.max_length = words, min_count, max_words, max_length
+        self.function_words = function_words
+        self.check_function_words()
         self.batch_size, self.rows, self.shuffle, self.flips, self.crops = batch_size, rows, shuffle, flips, crops
         self._resolution: int | None = None
         self._fit: Fit = "centre"
@@ -137,9 +143,19 @@ class Shards(VocabularySource):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary: restored with a run, read from a file, or built from training captions."""
         if self.vocabulary_file:
-            return self.saved(find(self.vocabulary_file))
+            return self.with_function_words(self.saved(find(self.vocabulary_file)))
         captions = chain.from_iterable(self.references())
-        return Vocabulary.build(captions, words=self.words, min_count=self.min_count, max_words=self.max_words)
+        limits = {"min_count": self.min_count, "max_words": self.max_words}
+        return self.with_function_words(Vocabulary.build(captions, words=self.words, **limits))
+
+    def captions_by_image(self) -> Iterator[tuple[str, ...]]:
+        """Those of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""
+        for split in self.shards:
+            try:
+                paths = self._paths(split)
+            except UserError:  # said where the split is used
+                continue
+            yield from (sample.captions for sample in islice(chain.from_iterable(map(self._read, paths)), JUDGED))
 
     def references(self) -> Iterator[tuple[str, ...]]:
         samples = chain.from_iterable(map(self._read, self._paths("train")))
@@ -149,7 +165,8 @@ class Shards(VocabularySource):
     def remarks(self) -> Iterator[str]:
         captions = list(islice(chain.from_iterable(self.references()), JUDGED))
         cut = (text for text in captions if len(self.vocabulary.encode(text)) > self.max_length)
-        return remarks(captions, cut, self.vocabulary, self.max_length, "training captions that were looked at")
+        told = remarks(captions, cut, self.vocabulary, self.max_length, "training captions that were looked at")
+        return chain(told, filter(None, [self._on_language]))
 
     @cached_property
     def _counted(self) -> int:

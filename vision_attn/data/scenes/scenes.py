@@ -16,7 +16,7 @@ from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.vocabulary import Vocabulary
-from vision_attn.data.words import Kind
+from vision_attn.data.words import SPECIALS, Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
 from vision_attn.task import Task
@@ -95,7 +95,15 @@ class Scenes(Drawn):
     def vocabulary(self) -> Vocabulary:
         """All words of the grammar, or the vocabulary that `restore` read."""
         texts = grammar.all_captions(self.language)
-        return Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
+        vocabulary = Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
+        if self.language != "english" and vocabulary.kind.content:
+            # All words but those that name what is drawn, also with a prefix, as in Hebrew, or a letter more.
+            vocabulary.function_words = frozenset(
+                word
+                for word in vocabulary.words[len(SPECIALS) :]
+                if not any(name in word for name in self.content_words)
+            )
+        return vocabulary
 
 
 def captions(scenes: Arrangement, image: int, language: grammar.Name = "english") -> list[str]:

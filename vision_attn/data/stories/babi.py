@@ -12,13 +12,19 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_questions(path: Path, kind: str) -> list[Question]:
-    """Read the questions of a file, each with the sentences of its story up to it.
+    """The questions of a file, story by story: see `read_stories`."""
+    return [question for story in read_stories(path, kind) for question in story]
+
+
+def read_stories(path: Path, kind: str) -> list[list[Question]]:
+    """Read the questions of each story of a file, each with the sentences of its story up to it. Stories without a
+    question are left out.
 
     A line is a number and a sentence: `1 Mary moved to the bathroom.`, or a number, a question, a tab, its answer, a
     tab, and the numbers of the sentences that it follows from: `3 Where is Mary?\\tbathroom\\t1`. The number 1 begins a
     story. `kind` is that of the questions. Raises UserError naming the file and the line.
     """
-    questions: list[Question] = []
+    stories: list[list[Question]] = [[]]
     facts: list[str] = []
     places: dict[int, int] = {}
     for row, line in enumerate(read_text(path).splitlines(), start=1):
@@ -30,6 +36,7 @@ def read_questions(path: Path, kind: str) -> list[Question]:
         number = int(first)
         if number == 1:
             facts, places = [], {}
+            stories.append([])
         text, *rest = text.split("\t")
         if not rest:
             places[number] = len(facts)
@@ -41,9 +48,9 @@ def read_questions(path: Path, kind: str) -> list[Question]:
                 f"{path}:{row}: a question follows a sentence, and has an answer and the numbers of sentences before "
                 "it, with tabs between, as in '3 Where is Mary?<tab>bathroom<tab>1'"
             )
-        questions.append(
+        stories[-1].append(
             Question(text.strip(), answer, kind, tuple(facts), tuple(places[int(each)] for each in support))
         )
-    if not questions:
+    if not any(stories):
         raise UserError(f"{path}: there is no question in this file")
-    return questions
+    return [story for story in stories if story]

@@ -5,9 +5,10 @@ from functools import cached_property
 
 from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.random_streams import FIXED, stream
-from vision_attn.data.stories.babi import read_questions
+from vision_attn.data.stories.babi import read_stories
 from vision_attn.data.stories.question import Encoded, Question, QuestionBatch, encoded, shuffled
-from vision_attn.data.stories.world import TASKS, WORDS, questions
+from vision_attn.data.stories.repeated import Story, remarks
+from vision_attn.data.stories.world import NUM_STORIES, TASKS, WORDS, generated
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
@@ -15,7 +16,7 @@ from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Task, equal_part, known_split
 
 HELD_OUT = 10
-"""Of the questions for training, one in ten is for validation, as in Sukhbaatar et al. 2015."""
+"""Of the stories or questions for training, one in ten is for validation, as in Sukhbaatar et al. 2015."""
 
 
 class QuestionSource(VocabularySource):
@@ -78,7 +79,11 @@ class Stories(QuestionSource):
     batch_size, max_facts: as for `QuestionSource`; 50 sentences are the memory of Sukhbaatar et al. 2015.
     seed: of the stories, which are the same in every epoch.
 
-    The vocabulary holds the words of all tasks, whichever are chosen.
+    The sentences that a question follows are read in one split only. Of task 17 only 1,440 stories exist, so that some
+    of a split are equal: `remarks` counts them. The vocabulary holds the words of all tasks, whichever are chosen.
+
+    Raises UserError if validation and test would have more than half of all stories of a task, or, of a task without a
+    known number, when no story is found that they do not have.
     """
 
     def __init__(
@@ -98,6 +103,12 @@ class Stories(QuestionSource):
         check_range("Stories", 1, 100_000, test_stories=test_stories)
         check_range("Stories", 1, 8, questions=questions)
         check_range("Stories", 0, 2**32, seed=seed)
+        for task in set(tasks) & set(NUM_STORIES):
+            if (held_out := stories // HELD_OUT + test_stories) > NUM_STORIES[task] // 2:
+                raise UserError(
+                    f"Stories: task {task} has only {NUM_STORIES[task]:,} stories, half of which are for training: a "
+                    f"tenth of stories={stories} and test_stories={test_stories} are {held_out:,} for the other splits"
+                )
         super().__init__(batch_size=batch_size, max_facts=max_facts)
         self.tasks, self.stories, self.test_stories = tasks, stories, test_stories
         self.questions, self.seed = questions, seed
@@ -107,29 +118,38 @@ class Stories(QuestionSource):
         return Vocabulary(WORDS)
 
     @cached_property
-    def by_split(self) -> dict[str, list[Question]]:
+    def by_story(self) -> dict[str, list[Story]]:
+        """The stories of each split. Test stories are chosen first: those for training give way, since they are more
+        numerous, and test stories do not depend on how many there are."""
         held_out = self.stories // HELD_OUT
-        sizes = {"train": self.stories - held_out, "val": held_out, "test": self.test_stories}
-        return {
-            split: [
-                question
-                for task in self.tasks
-                for question in questions(
-                    task, size, self.questions, stream(FIXED, SPLITS.index(split), self.seed, task)
-                )
-            ]
-            for split, size in sizes.items()
-        }
+        found: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
+        taken: set[tuple[str, ...]] = set()
+        for split, size in ("test", self.test_stories), ("val", held_out), ("train", self.stories - held_out):
+            for task in self.tasks:
+                bits = stream(FIXED, SPLITS.index(split), self.seed, task)
+                found[split] += generated(task, size, self.questions, bits, taken)
+            taken |= {question.facts for story in found[split] for question in story}
+        return found
+
+    @cached_property
+    def by_split(self) -> dict[str, list[Question]]:
+        return in_order(self.by_story)
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        few = {task: f", of which {number:,} stories exist" for task, number in NUM_STORIES.items()}
+        return remarks(self.by_story, {str(task): f"task {task}{few.get(task, '')}" for task in self.tasks})
 
 
 class BabiFiles(QuestionSource):
     """Stories of files in the format of bAbI (Weston et al. 2015), such as those of its twenty tasks.
 
-    train, test: files of the same number; a tenth of the questions of each training file, the last ones, are for
-        validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
+    train, test: files of the same number; the last stories of each training file, with a tenth of its questions, are
+        for validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
     batch_size, max_facts: as for `QuestionSource`.
 
-    Raises UserError naming the file and the line for a file that is no such story.
+    Files are taken as they are: `remarks` counts the stories that are for training and in another split too. Raises
+    UserError naming the file and the line for a file that is no such story, or of one story.
     """
 
     def __init__(
@@ -141,15 +161,29 @@ class BabiFiles(QuestionSource):
         self.training_files, self.test_files = train, test
 
     @cached_property
-    def by_split(self) -> dict[str, list[Question]]:
-        found: dict[str, list[Question]] = {"train": [], "val": [], "test": []}
+    def by_story(self) -> dict[str, list[Story]]:
+        found: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
         for number, (train, test) in enumerate(zip(self.training_files, self.test_files, strict=True), start=1):
-            questions = read_questions(find(train), str(number))
-            held_out = max(1, len(questions) // HELD_OUT)
-            found["train"] += questions[:-held_out]
-            found["val"] += questions[-held_out:]
-            found["test"] += read_questions(find(test), str(number))
+            path = find(train)
+            told = read_stories(path, str(number))
+            if len(told) < 2:
+                raise UserError(f"{path}: one story cannot be for training and validation: number 1 begins another")
+            held_out, wanted = 0, max(1, sum(map(len, told)) // HELD_OUT)
+            while wanted > 0 and held_out < len(told) - 1:
+                held_out += 1
+                wanted -= len(told[-held_out])
+            found["train"] += told[:-held_out]
+            found["val"] += told[-held_out:]
+            found["test"] += read_stories(find(test), str(number))
         return found
+
+    @cached_property
+    def by_split(self) -> dict[str, list[Question]]:
+        return in_order(self.by_story)
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        return remarks(self.by_story, {str(number): path for number, path in enumerate(self.test_files, start=1)})
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -158,3 +192,8 @@ class BabiFiles(QuestionSource):
         texts = {text for question in known for text in (*question.facts, question.text)}
         built = Vocabulary.build(sorted(texts), min_count=1)
         return built.extended(sorted({question.answer for question in known}))
+
+
+def in_order(by_story: dict[str, list[Story]]) -> dict[str, list[Question]]:
+    """The questions of each split, story by story."""
+    return {split: [question for story in some for question in story] for split, some in by_story.items()}

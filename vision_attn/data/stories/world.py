@@ -4,10 +4,11 @@ sentences that the answer follows from, are known.
 The stories are in the way of tasks 1, 2, 3, 11 and 17 of bAbI (Weston et al. 2015, "Towards AI-Complete Question
 Answering", arXiv:1502.05698), with its words and its forms of sentences.
 
-Differs from bAbI: stories of task 3 have at most about 70 sentences, where bAbI's have up to 228.
+Differs from bAbI: stories of task 3 have at most about 70 sentences, where bAbI's have up to 228, and do not ask about
+a place where the object was twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import product
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from vision_attn.data.random_streams import integers
 from vision_attn.data.stories.question import Question
+from vision_attn.system.errors import UserError
 
 PEOPLE = {"Daniel": "he", "John": "he", "Mary": "she", "Sandra": "she"}
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
@@ -33,6 +35,15 @@ WORDS = (
     "right", "above", "below", "to", "the", "of", "is", "where", "was", "before", "there", "yes", "no",
 )  # fmt: skip
 """All words of all tasks."""
+NUM_STORIES = {17: 1_440}
+"""How many different stories exist, of tasks that have few: 120 orders of three figures, and 12 pairs of sides that do
+not lead back."""
+QUESTIONS = 5
+"""Every story has at least this number of questions."""
+LONGEST = 70
+"""A story of task 3 ends if it has this number of sentences and there is nothing to ask."""
+TRIES = 100
+"""Stories in a row that another split has, after which there are too few left to go on."""
 
 T = TypeVar("T")
 
@@ -53,6 +64,8 @@ class World:
         """The last sentence in which it was taken."""
         self.paths: dict[str, list[tuple[str, int]]] = {}
         """The places where an object was since it was last taken, and the sentences that say so."""
+        self.visits: dict[str, list[str]] = {}
+        """All places where an object was, in order."""
 
     def one(self, options: Sequence[T]) -> T:
         return options[self.number(0, len(options) - 1)]
@@ -73,6 +86,7 @@ class World:
         for thing, holder in self.holder.items():
             if holder == person:
                 self.paths[thing].append(self.places[person])
+                self.visits[thing].append(place)
         self.facts.append(f"{subject} {self.one(MOVES)} the {place}.")
 
     def act(self) -> None:
@@ -87,6 +101,7 @@ class World:
         if what < 3 and free:
             person, thing = self.one(free)
             self.holder[thing], self.paths[thing] = person, [self.places[person]]
+            self.visits.setdefault(thing, [self.places[person][0]])
             self.taken[thing] = len(self.facts)
             self._handle(person, TAKES, thing)
         elif what == 3 and self.holder:
@@ -126,15 +141,26 @@ def where_is_an_object(world: World) -> Iterator[Question]:
 
 
 def where_was_an_object(world: World) -> Iterator[Question]:
-    """Task 3, three supporting facts: who took an object, and where they were before they were somewhere."""
+    """Task 3, three supporting facts: who took an object, and where they were before they were somewhere.
+
+    The object has been there once, or there would be two answers. A story that has nothing left to ask ends early.
+    """
     for _ in range(5):
         for _ in range(world.number(2, 6)):
             world.act()
-        while not (moved := sorted(thing for thing, path in world.paths.items() if len(path) > 1)):
+        while not (moved := _moved_to_a_new_place(world)):
+            if len(world.facts) >= LONGEST:
+                return
             world.act()
         thing = world.one(moved)
         (before, came), (place, told) = world.paths[thing][-2:]
         yield world.ask("3", f"Where was the {thing} before the {place}?", before, world.taken[thing], told, came)
+
+
+def _moved_to_a_new_place(world: World) -> list[str]:
+    """The objects that were carried to where they had not been before."""
+    moved = (thing for thing, path in world.paths.items() if len(path) > 1)
+    return sorted(thing for thing in moved if world.visits[thing].count(world.paths[thing][-1][0]) == 1)
 
 
 def where_is_the_person(world: World) -> Iterator[Question]:
@@ -181,11 +207,36 @@ TASKS: dict[int, Callable[[World], Iterator[Question]]] = {
 }
 
 
-def questions(task: int, stories: int, each: int, bits: np.random.PCG64) -> list[Question]:
-    """Questions about generated stories of a task, story by story: all of a story, or `each` of them at random."""
-    found: list[Question] = []
-    for _ in range(stories):
-        asked = [*TASKS[task](World(bits))]
-        chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:each])
-        found += [asked[number] for number in chosen]
+def story(task: int, each: int, bits: np.random.PCG64) -> list[Question]:
+    """A generated story of a task: all of its questions, or `each` of them at random."""
+    while len(asked := [*TASKS[task](World(bits))]) < QUESTIONS:
+        pass  # about one story of task 3 in a hundred ends early
+    chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:each])
+    return [asked[number] for number in chosen]
+
+
+def generated(
+    task: int, number: int, each: int, bits: np.random.PCG64, taken: Set[tuple[str, ...]] = frozenset()
+) -> list[list[Question]]:
+    """Generated stories of a task, with `each` question or fewer. taken: facts of questions of other splits; a story
+    that asks after the same sentences is drawn again, the others stay as they are.
+
+    Raises UserError if hardly any story of the task is left.
+    """
+    found = [story(task, each, bits) for _ in range(number)]
+    for place in range(number):
+        tries = 0
+        while not taken.isdisjoint(question.facts for question in found[place]):
+            tries += 1
+            if tries > TRIES:
+                raise UserError(
+                    f"Stories: task {task}: {TRIES} stories in a row were among those that validation and test have "
+                    f"({len(taken):,}): set stories, a tenth of which are for validation, or test_stories lower"
+                )
+            found[place] = story(task, each, bits)
     return found
+
+
+def questions(task: int, number: int, each: int, bits: np.random.PCG64) -> list[Question]:
+    """The questions of generated stories of a task, story by story."""
+    return [question for one in generated(task, number, each, bits) for question in one]

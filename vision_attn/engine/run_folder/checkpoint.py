@@ -47,7 +47,8 @@ class Position:
     files: dict[str, list] = field(default_factory=dict)
     """Bytes and SHA-256 of each other file of the checkpoint."""
     chosen: dict[str, Any] = field(default_factory=dict)
-    """The precision, and whether steps are compiled and captured; the last two may change when a run is resumed."""
+    """The precision, whether steps are compiled and captured, and on a CPU the number of threads once it is chosen; all
+    but the precision may change when a run is resumed."""
 
 
 def begun(folder: Path) -> bool:

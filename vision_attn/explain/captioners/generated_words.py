@@ -14,10 +14,11 @@ from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_querie
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
+from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent
-from vision_attn.metrics.variety import is_content
+from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.system.errors import UserError
 
 
@@ -55,16 +56,17 @@ class GeneratedWords(Subject):
     def questions(self, image: Float[Tensor, "3 Y X"]) -> list[Question]:
         generation = generate(self.model, self._inputs(image[None]), mean=True, num_beams=1, do_sample=False)
         (caption,) = generation.captions
+        marks = content_marks(caption.words, None, function_words_of(caption.text))
         return [
-            Question(word, GeneratedWord(generation.sequences, generation.steps, group, generation), is_content(word))
-            for word, group in zip(caption.words, caption.groups, strict=True)
+            Question(word, GeneratedWord(generation.sequences, generation.steps, group, generation), content)
+            for word, group, content in zip(caption.words, caption.groups, marks, strict=True)
         ]
 
     def methods(self, image: Float[Tensor, "3 Y X"]) -> list[str]:
         questions = self.questions(image)
         mapped = bool(questions) and questions[0].target.generation.tokens is not None
         own = [name for name in self.own if mapped and not (name == "relevance" and num_queries(self.model))]
-        return [*own, "integrated-gradients", "smoothgrad", "occlusion"]
+        return [*own, *EXTRA, "occlusion"]
 
     @torch.no_grad()
     def score(self, images: Float[Tensor, "N 3 Y X"], target: GeneratedWord) -> Float[Tensor, "N"]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vision_attn.fast.choice import fused
 from vision_attn.fast.products import linear, transposed_product
 from vision_attn.fast.ragged import HasRows, places_of_words
-from vision_attn.layers.likelihood import WordLogProb
+from vision_attn.layers.likelihood import WordLogProb, barred
 from vision_attn.layers.precision import at_least_float32
 
 AT_ONCE = 2**24
@@ -43,12 +43,13 @@ class FastWordLogProb(HasRows, WordLogProb):
         words: Int[Tensor, "B R T"],
         *,
         with_mean: bool = False,
+        bars_pad: bool = False,
         position: Int[Tensor, "N"] | None = None,
     ) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
         """`position`: `deep` is of the words at these places of `words.flatten()` alone, (N, E)."""
         if position is None:
             if torch.compiler.is_compiling():  # the compiler fuses the plain expression
-                return super().forward(output, deep, words, with_mean=with_mean)
+                return super().forward(output, deep, words, with_mean=with_mean, bars_pad=bars_pad)
             position = places_of_words(words, self.lengths)
             deep = deep.flatten(0, 2)[position]
         if output._forward_hooks or output._forward_pre_hooks:
@@ -58,7 +59,7 @@ class FastWordLogProb(HasRows, WordLogProb):
             return numbers.new_zeros(words.numel()).scatter(0, position, numbers).view(words.shape)
 
         given = words.flatten()[position]
-        log_prob = word_log_prob(output, deep, given, weighted=self.weighted)
+        log_prob = word_log_prob(output, deep, given, weighted=self.weighted, bars_pad=bars_pad)
         return placed(log_prob), placed(mean_log_prob(output, deep, given, log_prob)) if with_mean else None
 
 
@@ -76,9 +77,15 @@ def weighted_words(model: nn.Module) -> Iterator[None]:
 
 
 def word_log_prob(
-    output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"], *, weighted: bool = False
+    output: nn.Linear,
+    deep: Float[Tensor, "N E"],
+    words: Int[Tensor, "N"],
+    *,
+    weighted: bool = False,
+    bars_pad: bool = False,
 ) -> Float[Tensor, "N"]:
-    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0.
+    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. `bars_pad`: of the softmax
+    over all words but PAD.
 
     The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
     at a time, and their gradient is multiplied further at once, as if the loss were the sum of all log-probabilities.
@@ -88,7 +95,10 @@ def word_log_prob(
 
     The backward pass frees what was kept, so it can run only once.
     """
-    return _WordLogProb.apply(deep, output.weight, output.bias, words, torch.is_grad_enabled(), weighted)
+    bias = output.bias
+    if bars_pad:
+        bias = barred(output.weight.new_zeros(len(output.weight)) if bias is None else bias)
+    return _WordLogProb.apply(deep, output.weight, bias, words, torch.is_grad_enabled(), weighted)
 
 
 def mean_log_prob(

@@ -67,7 +67,9 @@ class Packed(ragged.HasRows):
 
         embedded = torch.cat(chosen) if own else embedded
         deep = self.deep(embedded, *(torch.cat(parts) for parts in zip(*outputs, strict=True)), runs=runs)
-        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, position=position)
+        log_prob, mean = self.word_log_prob(
+            self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad, position=position
+        )
         word_mask = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
         if looks[0].region is None:

@@ -34,7 +34,9 @@ class FastTransformer(ragged.HasRows, Transformer):
         x, alpha = self._through_layers(x, self._visible(row, time), memory)
         position = (index + torch.arange(B, device=words.device)[:, None] * (R * T)).flatten()
         deep = self.norm(x).flatten(0, 1)
-        log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, position=position)
+        log_prob, mean = self.word_log_prob(
+            self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad, position=position
+        )
         alpha = ragged.unpacked(alpha, index, words)
         return Caption(log_prob, alpha, real=_real(memory), mean_log_prob=mean)
 

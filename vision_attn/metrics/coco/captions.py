@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from vision_attn.metrics.coco.isolated import run
 from vision_attn.metrics.coco.java import spice_jars
-from vision_attn.metrics.coco.languages import not_english, unsegmented
+from vision_attn.metrics.coco.languages import unsegmented
 from vision_attn.metrics.coco.scorers import one_line
+from vision_attn.metrics.function_words import Language, language_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 
@@ -35,6 +36,9 @@ MAX_WORDS, MAX_CHARACTERS = 300, 100
 """Longer captions and words are cut to this length: METEOR needs minutes for captions a few times as long."""
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
+ENGLISH = ("METEOR", "SPICE")
+"""Metrics that know English alone."""
+SPLIT = "it compares English words, and these captions are split in another way"
 CLIP = ("CLIPScore", "RefCLIPScore")
 """Metrics that also see the images: see `clip_score`."""
 
@@ -52,7 +56,7 @@ class Report(NamedTuple):
     """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
     ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
     counts: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})
-    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `bootstrap`."""
+    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `sums`."""
 
 
 def caption_metrics(
@@ -62,6 +66,7 @@ def caption_metrics(
     names: Iterable[str] | None = None,
     split: Callable[[str], Sequence[str]] | None = None,
     time_limit: int | float = 1800,
+    language: Language | None = None,
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 
@@ -69,6 +74,10 @@ def caption_metrics(
     for validation select BLEU-4 and CIDEr. `time_limit`, in seconds, applies to the tokenizer and to each metric.
     References of images without a candidate are ignored (CIDEr depends on the set of images). References without words
     are left out, and so are images without other references; the notes count both.
+
+    METEOR and SPICE know English alone: without `names` they are left out, with a note, where references are in another
+    language or `split` makes their words. `language`: what `metrics.function_words.language_of` finds of a whole data
+    set; None: it is decided by all of `references`.
 
     Raises UserError for an unknown name, no candidates, a candidate without references, or references without a single
     word.
@@ -87,10 +96,17 @@ def caption_metrics(
             notes += unsegmented(tokens)
         else:
             tokens = [" ".join(split(caption)) for caption in captions]
-        if names is None and (reason := not_english(tokens[len(candidates) :], split is not None)):
-            english = [name for name in ("METEOR", "SPICE") if name in wanted]
-            wanted -= {*english}
-            notes.append(f"{' and '.join(english)} left out: {reason}")
+        if english := [name for name in ENGLISH if name in wanted]:
+            reason, terse = SPLIT, ""
+            if split is None:
+                language = language or language_of(caption for texts in references.values() for caption in texts)
+                reason = language.not_english and f"it knows English, and {language.not_english}"
+                terse = language.terse if "METEOR" in wanted else ""
+            if reason and names is None:
+                wanted -= {*english}
+                notes.append(f"{' and '.join(english)} left out: {reason}")
+            elif reason or terse:
+                notes.append(f"{' and '.join(english) if reason else 'METEOR'}: {reason or terse}")
         kept, more = write_tokens(tokens, [len(references[image]) for image in candidates], folder)
         notes += more
         jobs = [job for job, names in FAMILIES.items() if not wanted.isdisjoint(names)]

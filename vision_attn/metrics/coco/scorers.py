@@ -25,7 +25,7 @@ class Scores(NamedTuple):
     """Of each image, in the order of the file."""
     counts: list[list[float]] = []  # never changed
     """Of each image, numbers whose sums determine the scores of the corpus, where these are no means; see
-    `bootstrap`."""
+    `sums`."""
 
 
 def one_line(caption: str) -> str:

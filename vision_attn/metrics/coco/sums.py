@@ -1,10 +1,10 @@
-"""Bootstrap intervals of caption metrics (Koehn, EMNLP 2004): how far a metric would move with other images.
+"""Corpus metrics of captions from sums over images, and their intervals: how far a metric moves with other images.
 
     report = caption_metrics(candidates, references)
-    interval(resampled(report)["CIDEr"])  # low, high
+    estimates(report)["CIDEr"].interval()  # low, high
 
-Images are resampled with their captions and references. The references of all images keep their weights in CIDEr: the
-scores of single images stay as they are.
+An image is left out with its caption and references (`metrics.intervals`). The references of all images keep their
+weights in CIDEr: the scores of single images stay as they are.
 """
 
 import numpy as np
@@ -12,21 +12,20 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from vision_attn.metrics.coco.captions import CLIP, ORDERS, Report
+from vision_attn.metrics.intervals import Jackknife
 
-RESAMPLES = 1000
-"""Sets of images that are drawn with replacement, each as large as the original one."""
-PERCENTILES = (2.5, 97.5)
 METEOR_WEIGHTS = (1.0, 0.6, 0.8, 0.6)
 """Of exact matches, stems, synonyms and paraphrases, for English (Denkowski and Lavie 2014, table 2)."""
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 """The other parameters of METEOR for English."""
 
 
-def resampled(report: Report, *, seed: int = 0) -> dict[str, Float[ndarray, "resamples"]]:
-    """Each metric of `report` for RESAMPLES sets of its images. Empty for fewer than two images.
+def estimates(report: Report) -> dict[str, Jackknife]:
+    """Each metric of `report`, from all images and with each of them left out. Empty for fewer than two images.
 
-    The sets depend on `seed` and the number of images alone: for two reports of the same images in the same order, the
-    difference of their arrays is that of paired samples.
+    Of two reports of the same images in the same order, the difference of their estimates is that of paired images.
+    BLEU and METEOR are smooth functions of sums over images, so the jackknife holds for them as for means (Miller
+    1974); but if BLEU-4 rests on very few common sequences of four words, it is hardly smooth, and intervals are wide.
     """
     means = [name for name in ("ROUGE-L", "CIDEr", "SPICE", *CLIP) if name in report.metrics]
     scored = [one for one in report.each.values() if all(one[name] is not None for name in means)]
@@ -36,26 +35,19 @@ def resampled(report: Report, *, seed: int = 0) -> dict[str, Float[ndarray, "res
     values = {name: one for name, one in values.items() if len(one) == num_images}  # images may be left out of some
     if num_images < 2:
         return {}
-    sums = resampled_sums(np.concatenate(list(values.values()), axis=1), seed=seed)
-    split = np.split(sums, np.cumsum([one.shape[1] for one in values.values()])[:-1], axis=1)
-    found: dict[str, ndarray] = {}
-    for name, part in zip(values, split, strict=True):
-        found |= (
-            {"bleu": bleu, "meteor": meteor}[name](part) if name in report.counts else {name: part[:, 0] / num_images}
-        )
-    return {name: found[name] for name in report.metrics if name in found}
+    whole, others = {}, {}
+    for name, one in values.items():
+        total = one.sum(axis=0, keepdims=True)
+        whole |= _metrics(name, total, num_images)
+        others |= _metrics(name, total - one, num_images - 1)
+    return {name: Jackknife(whole[name][0], others[name]) for name in report.metrics if name in whole}
 
 
-def resampled_sums(values: Float[ndarray, "images K"], *, seed: int = 0) -> Float[ndarray, "resamples K"]:
-    """The sums of `values` over RESAMPLES sets of images."""
-    random, size = np.random.default_rng(seed), len(values)
-    draws = (np.bincount(random.integers(size, size=size), minlength=size) for _ in range(RESAMPLES))
-    return np.stack([times @ values for times in draws])
-
-
-def interval(values: Float[ndarray, "resamples *sets"]) -> Float[ndarray, "2 *sets"]:
-    """The percentile interval of 95%."""
-    return np.percentile(values, PERCENTILES, axis=0)
+def _metrics(name: str, sums: Float[ndarray, "rows K"], num_images: int) -> dict[str, Float[ndarray, "rows"]]:
+    """Metrics of the corpus from sums over images: of a job ("bleu", "meteor"), or of a metric that is a mean."""
+    if name == "bleu":
+        return bleu(sums)
+    return meteor(sums) if name == "meteor" else {name: sums[:, 0] / num_images}
 
 
 def bleu(sums: Float[ndarray, "rows 10"]) -> dict[str, Float[ndarray, "rows"]]:

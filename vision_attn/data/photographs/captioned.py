@@ -1,0 +1,80 @@
+"""What photographs with written captions share: the language of the captions, and its function words."""
+
+from collections.abc import Iterator, Sequence, Set
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from vision_attn.data.vocabulary import Vocabulary, VocabularySource
+from vision_attn.metrics.function_words import LANGUAGES, Language, commonest, language_of
+from vision_attn.system.errors import UserError
+
+
+class Captioned(VocabularySource):
+    """Captions that are written in any language."""
+
+    function_words: str | list[str] | None = None
+    """The language whose function words are those of the captions, or these words; None: as found."""
+    _on_language = ""
+    """A line for the user, where the function words are not known."""
+
+    def captions_by_image(self) -> Iterator[Sequence[str]]:
+        """All captions of each photograph, of every split."""
+        raise NotImplementedError
+
+    def all_captions(self) -> Iterator[str]:
+        """All captions of every split."""
+        return chain.from_iterable(self.captions_by_image())
+
+    @cached_property
+    def caption_language(self) -> Language:
+        """What all captions are written in."""
+        if isinstance(self.function_words, str) and self.function_words != "english":
+            return Language(self.function_words, f"data.function_words is {self.function_words}")
+        found = language_of(self.all_captions())
+        return found if self.function_words != "english" else Language("english", terse=found.terse)
+
+    def check_function_words(self) -> None:
+        """Raise UserError for a language that is not known."""
+        if isinstance(self.function_words, str) and self.function_words not in LANGUAGES:
+            raise UserError(
+                f"data.function_words is {self.function_words!r:.80}, and must be a language "
+                f"({', '.join(LANGUAGES)}) or a list of words"
+            )
+
+    def restore(self, folder: Path) -> None:
+        super().restore(folder)
+        if (given := self._given) is not None:
+            self.vocabulary.function_words = given
+
+    def with_function_words(self, vocabulary: Vocabulary) -> Vocabulary:
+        """Give a vocabulary the function words of the captions: those of the config, of the captions' language or,
+        where it is none of `LANGUAGES`, the words of most photographs. Where words say nothing by themselves, as
+        characters do, there are none to find."""
+        given = self._given
+        if given is None and vocabulary.kind.content:
+            given = LANGUAGES.get(self.caption_language.name)
+            if given is None:
+                given = self._commonest(vocabulary)
+        if given is not None:
+            vocabulary.function_words = given
+        return vocabulary
+
+    @property
+    def _given(self) -> Set[str] | None:
+        if isinstance(self.function_words, str):
+            return LANGUAGES[self.function_words]
+        return None if self.function_words is None else frozenset(map(str.lower, self.function_words))
+
+    def _commonest(self, vocabulary: Vocabulary) -> Set[str]:
+        words = commonest(chain.from_iterable(map(vocabulary.tokens, texts)) for texts in self.captions_by_image())
+        found = (
+            f"those that stand in the captions of most photographs are taken for them: {', '.join(words)}"
+            if words
+            else "no word stands in the captions of most photographs, so all count as content words"
+        )
+        self._on_language = (
+            f"the function words of these captions are not known ({self.caption_language.not_english}); {found}; "
+            "name others by --data.function_words, a list or a language"
+        )
+        return frozenset(words)

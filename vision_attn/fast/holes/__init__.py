@@ -1,0 +1,122 @@
+"""Holes of images, closed by linear interpolation: the equations of their pixels, solved."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from vision_attn.fast.choice import fused
+
+TOLERANCE = 1e-6
+"""The largest error of a pixel, as a share of the range of the image's values."""
+MOST = 200
+"""Steps, at most; a dozen are usual."""
+SMALLEST, SWEEPS = 4, 16
+"""The sides of the smallest copy of an image, and the sweeps there."""
+
+
+def closed(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
+    """Copies of the image in which each pixel that is gone equals the mean of its eight neighbours, those at a side
+    with twice the weight of those at a corner. Where everything is gone: the mean colour.
+
+    The equations A x = b have a symmetric matrix without negative eigenvalues. They are solved by conjugate gradients
+    in float64, preconditioned by a cycle over copies of half the size (multigrid). That estimates the error as well,
+    by which it ends.
+    """
+    device = "cpu" if image.device.type == "mps" else image.device  # which has no float64
+    values, gone = image.to(device, torch.float64), gone.to(device)
+    everything = gone.all(dim=2).all(dim=1)
+    average = values.mean(dim=(1, 2))[:, None, None]
+    some = gone & ~everything[:, None, None]
+    limit = TOLERANCE / 2 * (values.amax() - values.amin())  # of an estimate
+    loops = fused("holes", values)
+    found = loops.solved(values, some, average, limit) if loops else _solved(values, some, average, limit)
+    return torch.where(everything[:, None, None, None], average, found).to(image)
+
+
+class Level(NamedTuple):
+    """A copy of the image: 1 where a pixel is unknown, else 0; and of an unknown one 1 / the weight of its
+    neighbours."""
+
+    unknown: Float[Tensor, "N 1 Y X"]
+    inverse: Float[Tensor, "N 1 Y X"]
+
+
+def _solved(
+    image: Float[Tensor, "C Y X"],
+    gone: Bool[Tensor, "N Y X"],
+    average: Float[Tensor, "C 1 1"],
+    limit: Float[Tensor, ""],
+) -> Float[Tensor, "N C Y X"]:
+    """By tensor operations; `cpu` has loops."""
+    unknown = gone[:, None].to(image.dtype)
+    neighbours = around(torch.ones_like(unknown[:1]))
+    levels = [Level(unknown, unknown / neighbours)]
+    while max(unknown.shape[2:]) > SMALLEST:
+        unknown = 1 - F.max_pool2d(1 - unknown, 2, ceil_mode=True)
+        levels.append(Level(unknown, unknown / around(torch.ones_like(unknown[:1])).clamp(min=1)))
+    unknown = levels[0].unknown
+    x = torch.where(gone[:, None], average, image)
+    left = (around(x) - neighbours * x) * unknown
+    z = direction = _cycle(levels, left)
+    product = _dot(left, z)
+    for _ in range(MOST):
+        if z.abs().amax() <= limit:
+            break
+        changed = (neighbours * direction - around(direction)) * unknown
+        step = product / _dot(direction, changed).clamp(min=torch.finfo(x.dtype).tiny)
+        x, left = x + step * direction, left - step * changed
+        z, before = _cycle(levels, left), product
+        product = _dot(left, z)
+        direction = z + product / before.clamp(min=torch.finfo(x.dtype).tiny) * direction
+    return x + z
+
+
+def _dot(one: Tensor, other: Tensor) -> Float[Tensor, "N C 1 1"]:
+    return (one * other).sum(dim=(2, 3), keepdim=True)
+
+
+def _cycle(levels: list[Level], right: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
+    """About A^-1 right, symmetric: a sweep, the same at half the size for what is left, and a sweep."""
+    (unknown, inverse), *smaller = levels
+    x = right * inverse
+    if not smaller:
+        for _ in range(SWEEPS):
+            x = (right + around(x)) * inverse
+        return x
+    below = _halved(_halved(around(x) * unknown, 2), 3) * smaller[0].unknown
+    height, width = x.shape[2:]
+    x = x + _doubled(_doubled(_cycle(smaller, below), 3, width), 2, height) * unknown
+    return (right + around(x)) * inverse
+
+
+def around(x: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
+    """The sum over the neighbours of each pixel, with the weight 2 at a side and 1 at a corner."""
+    rows = F.pad(x, (0, 0, 1, 1))
+    rows = rows[:, :, :-2] + 2 * x + rows[:, :, 2:]
+    columns = F.pad(rows, (1, 1))
+    return columns[..., :-2] + 2 * rows + columns[..., 2:] - 4 * x
+
+
+def _doubled(small: Tensor, axis: int, size: int) -> Tensor:
+    """Linear interpolation to pixels of half the side, along one axis."""
+    before, after = (small.narrow(axis, place, 1) for place in (0, small.shape[axis] - 1))
+    longer = torch.cat([before, small, after], dim=axis)
+    ends = [0.75 * small + 0.25 * longer.narrow(axis, place, small.shape[axis]) for place in (0, 2)]
+    return torch.stack(ends, dim=axis + 1).flatten(axis, axis + 1).narrow(axis, 0, size)
+
+
+def _halved(large: Tensor, axis: int) -> Tensor:
+    """The transpose of `_doubled`."""
+    size = large.shape[axis]
+    if size % 2:
+        large = F.pad(large, (0, 0, 0, 1) if axis == 2 else (0, 1))
+    first, second = large.unflatten(axis, (-1, 2)).unbind(dim=axis + 1)
+    found, number = 0.75 * (first + second), first.shape[axis]
+    found.narrow(axis, 0, 1).add_(first.narrow(axis, 0, 1), alpha=0.25)
+    found.narrow(axis, number - 1, 1).add_(second.narrow(axis, number - 1, 1), alpha=0.25)
+    found.narrow(axis, 1, number - 1).add_(second.narrow(axis, 0, number - 1), alpha=0.25)
+    found.narrow(axis, 0, number - 1).add_(first.narrow(axis, 1, number - 1), alpha=0.25)
+    return found
