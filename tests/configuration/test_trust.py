@@ -145,7 +145,7 @@ def test_a_string_of_plain_text_is_never_taken_for_a_class(evil) -> None:
     folder = evil(("data",), {"class_path": "vision_attn.data.photographs.captions.Captions", "init_args": {
         "images": {"class_path": "helper.Evil"}, "annotations": "{class_path: helper.Evil}"}})  # fmt: skip
     _, source, _ = open_run(folder)
-    assert source.images == {"class_path": "helper.Evil"}
+    assert source.sources[0].images == {"class_path": "helper.Evil"}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from vision_attn.data.scenes.star_scenes import Targets
 from vision_attn.data.stories.stories import Stories
 from vision_attn.task import SPLITS, Batch, Source
 
-BASES = {"DigitSource", "Drawn", "Generated", "QuestionSource", "VocabularySource"}
+BASES = {"Captioned", "DigitSource", "Drawn", "Generated", "QuestionSource", "VocabularySource"}
 """Base classes, which are no data sets."""
 FILES = {"BabiFiles", "Captions", "LabelledImages", "Lines", "Shards"}
 """Data sets of files that users give. Their splits are tested with their readers: `test_stories`, `test_annotations`,

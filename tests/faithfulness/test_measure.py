@@ -105,7 +105,7 @@ def test_a_true_map_is_perfect_and_a_random_one_is_at_chance(tmp_path: Path) -> 
     one, other = found.methods["true"], found.methods["random"]
     best = found.numbers["best"]
     assert one["deletion"] == pytest.approx(best["deletion"]) and one["insertion"] == pytest.approx(best["insertion"])
-    assert one["share"] == pytest.approx(1) and one["gain_interval"][0] > 0.1
+    assert one["share"] == pytest.approx(1) and one["gain"] > 0.1 and one["is_better"] and one["gain_interval"][0] > 0
     assert one["pointing"] == 1 and one["mass"] == 1 and found.methods["occlusion"]["pointing"] == 1
     assert found.numbers["uniform"] == {"pointing": 1 / 16, "mass": 1 / 16}
     assert other["gain_interval"][0] < 0 < other["gain_interval"][1] and other["pointing"] < 0.4

@@ -47,7 +47,9 @@ def classes(task: Task) -> set[str]:
 def test_every_config_trains_resumes_and_is_evaluated(case: str, fast: bool, tmp_path: Path, monkeypatch) -> None:
     batch, tasks = tiny.made(case).batch, []
     if isinstance(batch, QuestionBatch):  # an answer follows from any fact
-        batch = batch._replace(support=torch.ones(len(batch.words), 1, 1, dtype=torch.bool))
+        encoder = tiny.made(case).task.encoder
+        number = math.prod(encoder.grid) if encoder else batch.facts.shape[1]
+        batch = batch._replace(support=torch.ones(len(batch.words), 1, number, dtype=torch.bool))
 
     def task(source: Source) -> Task:
         tasks.append(tiny.made(case).task)
