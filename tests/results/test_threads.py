@@ -31,7 +31,7 @@ from vision_attn.results.classified import DrawnImages
 from vision_attn.results.explainer import ExplanationResult
 from vision_attn.system.turns import DRAWING, RandomStream, Turn, forked
 
-THREADS, ROUNDS = 4, 2
+THREADS, ROUNDS = 4, 1
 """Of a round, each model is a new one. Those of other libraries take one, since opening them takes long."""
 SAMPLED = {"captions": 3, "strategy": "sampled"}
 BACKBONE = [
