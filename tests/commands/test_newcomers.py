@@ -600,6 +600,8 @@ def test_the_next_command_has_what_the_run_needs(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     ours, mine = (config.read(SCENES, overrides) for overrides in ([], ["--task.model=captioner_of_mine.Mine"]))
     assert train.trusting(ours) == ""
+    several = ["--data=vision_attn.data.photographs.captions.Captions", "--data.sources=[{name: a, images: b}]"]
+    assert train.trusting(config.read(SCENES, several)) == ""
     config.build(mine)
     assert train.trusting(mine) == " --trust captioner_of_mine"
 

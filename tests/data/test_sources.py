@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from safetensors.torch import load_file
 
 from tests.data.test_captions import Looking, Pool, same
@@ -325,6 +325,19 @@ def test_a_smaller_photograph_saved_again_is_a_copy_and_no_other_is(tmp_path):
     assert first_copies(marks).tolist() == [*range(count + 1), *range(count), 2 * count + 1, 2 * count + 2]
     assert (different_bits(marks["hash"][:count] ^ marks["hash"][count + 1 : 2 * count + 1]) <= copies.BITS).all()
     assert different_bits(np.array([0, 2**63 + 5, 2**64 - 1], np.uint64)).tolist() == [0, 3, 64]
+
+
+def test_drawings_that_differ_in_one_shape_are_no_copies(tmp_path):
+    """A circle or a square in the corner of a white picture: nearly all pixels are equal, and so are the hashes."""
+    for name in ("ellipse", "rectangle"):
+        image = Image.new("RGB", (96, 96), "white")
+        draw = ImageDraw.Draw(image)
+        draw.ellipse((60, 60, 84, 84), "yellow")
+        getattr(draw, name)((14, 14, 38, 38), "blue")
+        image.save(tmp_path / f"{name}.png")
+    marks = np.array([mark(View(file.name, file)) for file in sorted(tmp_path.glob("*.png"))], copies.MARK)
+    assert different_bits(marks["hash"][:1] ^ marks["hash"][1:]) <= copies.BITS
+    assert first_copies(marks).tolist() == [0, 1]
 
 
 def test_hashes_without_alike_pixels_are_no_copies():

@@ -95,7 +95,7 @@ def test_the_first_signal_ends_the_compiler_and_its_processes(tmp_path: Path, wo
     printed = output.read_text()
     assert process.exitcode == 128 + number and not any(map(alive, started)), printed
     assert printed.count("compiling (run.compile)") == printed.count("stopped while compiling") == 1
-    assert "run the same command again to resume" in printed and "Traceback" not in printed
+    assert "goes on from the last checkpoint, or begins again" in printed and "Traceback" not in printed
 
 
 def test_a_run_that_was_stopped_while_compiling_begins_again_and_says_so_once(tmp_path: Path) -> None:

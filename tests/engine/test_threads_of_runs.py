@@ -76,7 +76,7 @@ def test_a_run_tries_both_keeps_the_faster_and_goes_on_with_it(
     assert stored(tmp_path) == faster
     assert [line.get("threads") for line in lines(tmp_path)] == [None] * 7 + [faster] * 5
     output = capsys.readouterr().out.splitlines()
-    assert output[0] == "training on cpu in fp32, eagerly; the first 20 steps try 1 and 2 threads"
+    assert output[0] == "training on cpu in fp32, eagerly; up to 20 steps try 1 and 2 threads"
     plural = {1: "1 thread", 2: "2 threads"}
     told = f"training in {plural[faster]}: a step took 0.1 s, and 0.4 s in {plural[3 - faster]}"
     assert [line for line in output if line.startswith("training in")] == [told]

@@ -390,6 +390,20 @@ def test_masks_are_used_in_place_of_boxes(kind: str, tmp_path: Path) -> None:
         Boxes(file)
 
 
+def test_what_is_found_of_a_method_does_not_depend_on_the_others() -> None:
+    """Also of one that draws random numbers, of a constant map, whose order is random, and of the random order."""
+    even = lambda image, text: torch.ones(4, 4)  # noqa: E731
+    methods = {"even": even, "smoothgrad": None, "occlusion": None}
+    together = measure(subject(OneRegion()), "one", photographs(3), methods, steps=4, best=0, sanity=0)
+    for name, given in methods.items():
+        alone = measure(subject(OneRegion()), "one", photographs(3), {name: given}, steps=4, best=0, sanity=0)
+        for kind in ("deletion", "insertion"):
+            if name != "smoothgrad":  # which drew other numbers
+                assert alone.methods[name][kind] == pytest.approx(together.methods[name][kind], abs=1e-6)
+            assert alone.numbers["random"][kind] == pytest.approx(together.numbers["random"][kind], abs=1e-6)
+    assert together.methods["even"]["deletion"] != pytest.approx(together.numbers["random"]["insertion"], abs=1e-6)
+
+
 def test_a_verdict_says_when_no_method_is_worth_trust() -> None:
     few = "That is few to choose a method by: measure at least 20 images."
     one = {"gain": 0.1, "gain_interval": [-0.1, 0.3], "is_better": False}

@@ -89,4 +89,4 @@ def trusting(config: Any) -> str:
     from vision_attn.configuration.trust import NEVER
 
     named = {part.class_path.split(".")[0] for key in OPENED for part in parts_of(getattr(config, key))}
-    return "".join(f" --trust {package}" for package in sorted(named - NEVER))
+    return "".join(f" --trust {package}" for package in sorted(filter(None, named - NEVER)))

@@ -21,7 +21,7 @@ BEGINS = (
     "compiling (run.compile): on a CPU half a minute for a captioner's time step; a model that is compiled with all of"
     " its time steps takes minutes, one of 64 more than nine. Ctrl-C ends it"
 )
-STOPPED = "stopped while compiling; run the same command again to resume"
+STOPPED = "stopped while compiling; the same command goes on from the last checkpoint, or begins again"
 EVERY = 60.0
 """Seconds between the lines that say for how long it has been compiling."""
 GRACE = 3.0

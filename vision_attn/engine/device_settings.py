@@ -73,7 +73,7 @@ def described(device: torch.device, asked: str, chosen: dict[str, str | bool], t
     how = [word for setting, word in (("capture", "captured"), ("compile", "compiled")) if chosen[setting]]
     line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"
     if threads.chosen is None:
-        line += f"; the first {MOST} steps try {threads.one} and {named(threads.all)}"
+        line += f"; up to {MOST} steps try {threads.one} and {named(threads.all)}"
     elif device.type == "cpu":
         line += f", in {named(threads.chosen)}"
     if chosen["precision"] == asked:

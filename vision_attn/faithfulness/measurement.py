@@ -30,6 +30,8 @@ Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 that covers the image evenly."""
 BLOCKS = 4
 """Rows and columns of the regions of which the best order is searched."""
+ANSWERS = 1000
+"""Seeds for each image; of more answers, the seeds of the next image follow."""
 
 
 class Settings(NamedTuple):
@@ -123,9 +125,9 @@ class Measurement:
         try:
             with self.subject.turn, forked(self.settings.seed + len(self.each)):
                 image = self.subject.read(picture)
-                for question in self.subject.questions(image):
+                for number, question in enumerate(self.subject.questions(image)):
                     if question.content:
-                        measured, maps = self._measured(image, question, boxes)
+                        measured, maps = self._measured(image, question, number, boxes)
                         found.append(measured)
                         gain = sum(gains(measured)) / len(maps)
                         shown.append(Example(gain, file, picture.copy(), question.text, maps))
@@ -136,15 +138,13 @@ class Measurement:
         self.examples.add(shown)
         return found
 
-    def _measured(self, image: Tensor, question: Question, boxes: Callable | None) -> tuple[Measured, dict[str, Map]]:
+    def _measured(
+        self, image: Tensor, question: Question, number: int, boxes: Callable | None
+    ) -> tuple[Measured, dict[str, Map]]:
         maps = {name: self._map(name, image, question) for name in self.methods}
         grid = regions_of(tuple(image.shape[1:]))
         on_grid = torch.stack([resampled(one, grid) for one in maps.values()])
-        orders = torch.cat([on_grid, torch.rand(1, *grid)])
-        curves = perturbation_curves(
-            partial(self._score, question=question), image, orders.to(image.device),
-            steps=self.settings.steps, fill=FILLS[self.settings.fill],
-        )  # fmt: skip
+        curves = self._curves(image, question, on_grid, ANSWERS * (self.settings.seed + len(self.each)) + number)
         self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
         self.agreement = self.agreement + rank_correlation(on_grid.flatten(1))
         self.varies = self.varies | (on_grid.flatten(1).amax(dim=1) > on_grid.flatten(1).amin(dim=1))
@@ -155,6 +155,21 @@ class Measurement:
         deletion, insertion = (area.tolist() for area in curves.areas.values())
         pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
         return Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass), maps
+
+    def _curves(self, image: Tensor, question: Question, maps: Tensor, seed: int) -> Curves:
+        """The curves of each map, and last of a random order. Each has the same random numbers, which break ties and
+        fill holes, so that what is found of a method does not depend on which others are measured."""
+        score, found = partial(self._score, question=question), []
+        with forked(seed):
+            order = torch.rand(2, *maps.shape[1:])[1:]  # the first ones break ties
+        for weights in torch.cat([maps, order]).to(image.device):
+            with forked(seed):
+                found.append(
+                    perturbation_curves(
+                        score, image, weights, steps=self.settings.steps, fill=FILLS[self.settings.fill]
+                    )
+                )
+        return Curves(*map(torch.stack, zip(*found, strict=True)))
 
     def _score(self, images: Tensor, question: Question) -> Tensor:
         """The scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""

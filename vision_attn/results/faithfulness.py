@@ -197,7 +197,9 @@ def _estimate(measurement: Measurement, seconds: float, images: int, *, first: b
     a machine in what else it does. The first image also pays for what is done once, so it only tells, if it took long,
     that the others may as well."""
     if first:
-        most = f"{images:,} images may take {_time(images * seconds)}, and best orders and random weights more"
+        more = measurement.settings.best or measurement.settings.sanity
+        rest = ", and best orders and random weights more" if more else ""
+        most = f"{images:,} images may take {_time(images * seconds)}{rest}"
         return [f"the first image took {_time(seconds)}: {most}"] if seconds > SLOW else []
     after = measurement.seconds_of_end(images)
     total = seconds * images + after

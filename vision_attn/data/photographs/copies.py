@@ -5,8 +5,9 @@ than the one to its left. Photographs whose hashes differ in at most `BITS` bits
 
 Measured on the 12,761 photographs of Flickr8k and of everyday things (COCO, PASCAL): 99.3% of copies of half the size,
 saved with a quality of 74, differ in at most 4 bits; all of these differ by at most 5.8 of 255 levels, with a
-correlation of at least 0.98. Of the 80 million pairs of photographs, two are copies (6.8 levels, 0.998); all others
-with at most 6 different bits differ by at least 23 levels, with a correlation below 0.89.
+correlation of at least 0.98, and none of 500 by more than 72 levels in a pixel. Of the 80 million pairs of photographs,
+two are copies (6.8 levels, 0.998); all others with at most 6 different bits differ by at least 23 levels, with a
+correlation below 0.89.
 """
 
 import logging
@@ -30,8 +31,9 @@ from vision_attn.system.errors import UserError
 
 BITS = 4
 """The most bits in which the hashes of copies differ."""
-LEVELS, CORRELATION = 12.0, 0.93
-"""The largest mean difference of the pixels of copies, of 255, and their smallest correlation."""
+LEVELS, LARGEST, CORRELATION = 12.0, 80.0, 0.93
+"""The largest mean difference of the pixels of copies, of 255, the largest one of a single pixel, and their smallest
+correlation. A drawing that differs from another in one shape differs by more than `LARGEST` there."""
 SIDE = 16
 DECODED = 32
 """JPEGs are decoded at a fraction of their size, with sides of at least this: 0.7 ms a photograph."""
@@ -109,7 +111,8 @@ def different_bits(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
 def alike(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> Bool[np.ndarray, "N"]:
     """Whether pixels (N, SIDE, SIDE, 3) are those of the same photographs."""
     one, other = (part.reshape(len(part), 3 * SIDE**2).astype(np.float32) for part in (one, other))
-    close = np.abs(one - other).mean(axis=1) <= LEVELS
+    differences = np.abs(one - other)
+    close = (differences.mean(axis=1) <= LEVELS) & (differences.max(axis=1) <= LARGEST)
     one, other = (part - part.mean(axis=1, keepdims=True) for part in (one, other))
     size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
     return close & ((one * other).sum(axis=1) >= CORRELATION * size)
