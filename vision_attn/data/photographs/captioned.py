@@ -8,6 +8,7 @@ from pathlib import Path
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.metrics.function_words import LANGUAGES, Language, commonest, language_of
 from vision_attn.system.errors import UserError
+from vision_attn.system.files import find
 
 
 class Captioned(VocabularySource):
@@ -15,8 +16,24 @@ class Captioned(VocabularySource):
 
     function_words: str | list[str] | None = None
     """The language whose function words are those of the captions, or these words; None: as found."""
+    vocabulary_file: str | None
+    """A saved vocabulary; None: one is built from `captions_of_words`."""
+    min_count: int
+    max_words: int | None
     _on_language = ""
     """A line for the user, where the function words are not known."""
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary: restored with a run, read from a file, or built from training captions."""
+        if self.vocabulary_file:
+            return self.with_function_words(self.saved(find(self.vocabulary_file)))
+        limits = {"min_count": self.min_count, "max_words": self.max_words}
+        return self.with_function_words(Vocabulary.build(self.captions_of_words(), words=self.words, **limits))
+
+    def captions_of_words(self) -> Iterator[str]:
+        """The training captions whose words make a vocabulary."""
+        raise NotImplementedError
 
     def captions_by_image(self) -> Iterator[Sequence[str]]:
         """All captions of each photograph, of every split."""

@@ -26,7 +26,6 @@ from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shares import Turns, turns_due
 from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, sources_of
 from vision_attn.data.photographs.store import Photographs
-from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
@@ -147,16 +146,10 @@ class Captions(Captioned):
         """All photographs with captions, by split, in the order of the sources and of their annotation files."""
         return _joined(self._read)
 
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary: restored with a run, read from a file, or built from the training captions."""
-        if self.vocabulary_file:
-            return self.with_function_words(self.saved(find(self.vocabulary_file)))
-        limits = {"min_count": self.min_count, "max_words": self.max_words}
+    def captions_of_words(self) -> Iterator[str]:
         self._members("train")  # or an error says that there are none
         parts = [self._read[one.name]["train"].captions for one in self.sources if one.new_words]
-        captions = chain.from_iterable(part.all_texts() for part in parts)
-        return self.with_function_words(Vocabulary.build(captions, words=self.words, **limits))
+        return chain.from_iterable(part.all_texts() for part in parts)
 
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))

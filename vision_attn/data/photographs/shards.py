@@ -25,12 +25,10 @@ from vision_attn.data.photographs.annotation_files.samples import LeftOut, Sampl
 from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, matching, read
 from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
-from vision_attn.system.files import find
 from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
@@ -139,14 +137,8 @@ class Shards(Captioned):
                     raise UserError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
         self._resolution, self._fit = task.resolution, task.fit
 
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary: restored with a run, read from a file, or built from training captions."""
-        if self.vocabulary_file:
-            return self.with_function_words(self.saved(find(self.vocabulary_file)))
-        captions = chain.from_iterable(self.references())
-        limits = {"min_count": self.min_count, "max_words": self.max_words}
-        return self.with_function_words(Vocabulary.build(captions, words=self.words, **limits))
+    def captions_of_words(self) -> Iterator[str]:
+        return chain.from_iterable(self.references())
 
     def captions_by_image(self) -> Iterator[tuple[str, ...]]:
         """Those of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""

@@ -20,19 +20,24 @@ HELD_OUT = 10
 
 
 class QuestionSource(VocabularySource):
-    """Base class of data sets of stories with questions. A subclass defines `by_split` and `vocabulary`.
+    """Base class of data sets of stories with questions. A subclass defines `by_story` and `vocabulary`.
 
     batch_size: questions in a batch; an incomplete last batch of training is dropped.
     max_facts: of longer stories, only the latest sentences are given.
     """
 
-    by_split: dict[str, list[Question]]
-    """The questions of each split, in order."""
+    by_story: dict[str, list[Story]]
+    """The stories of each split, in order."""
 
     def __init__(self, *, batch_size: int, max_facts: int) -> None:
         check_range(type(self).__name__, 1, 10_000, batch_size=batch_size, max_facts=max_facts)
         self.batch_size, self.max_facts = batch_size, max_facts
         self._encoded: dict[str, Encoded] = {}
+
+    @cached_property
+    def by_split(self) -> dict[str, list[Question]]:
+        """The questions of each split, story by story."""
+        return {split: [question for story in some for question in story] for split, some in self.by_story.items()}
 
     def prepare(self, task: Task) -> None:
         """Raises UserError if there are fewer questions for training than one batch has."""
@@ -131,10 +136,6 @@ class Stories(QuestionSource):
             taken |= {question.facts for story in found[split] for question in story}
         return found
 
-    @cached_property
-    def by_split(self) -> dict[str, list[Question]]:
-        return in_order(self.by_story)
-
     @property
     def remarks(self) -> Iterator[str]:
         few = {task: f", of which {number:,} stories exist" for task, number in NUM_STORIES.items()}
@@ -177,10 +178,6 @@ class BabiFiles(QuestionSource):
             found["test"] += read_stories(find(test), str(number))
         return found
 
-    @cached_property
-    def by_split(self) -> dict[str, list[Question]]:
-        return in_order(self.by_story)
-
     @property
     def remarks(self) -> Iterator[str]:
         return remarks(self.by_story, {str(number): path for number, path in enumerate(self.test_files, start=1)})
@@ -192,8 +189,3 @@ class BabiFiles(QuestionSource):
         texts = {text for question in known for text in (*question.facts, question.text)}
         built = Vocabulary.build(sorted(texts), min_count=1)
         return built.extended(sorted({question.answer for question in known}))
-
-
-def in_order(by_story: dict[str, list[Story]]) -> dict[str, list[Question]]:
-    """The questions of each split, story by story."""
-    return {split: [question for story in some for question in story] for split, some in by_story.items()}
