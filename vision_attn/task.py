@@ -247,3 +247,8 @@ class Task(nn.Module):
     def show(self, batch: Batch, folder: Path) -> list[Path]:
         """Write pictures of what the model does with `batch` into `folder`; return their paths."""
         raise NotImplementedError
+
+    def figure(self, batch: Batch, paper: Any) -> Any:
+        """Draw a figure of what the model does with `batch` on a `viz.figures.paper.Paper`; returns it. Raises
+        UserError for a task that has none."""
+        raise UserError(f"there is no figure of a {self.kind} yet: leave --figure out, and see the pages of --show")

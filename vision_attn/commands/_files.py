@@ -3,11 +3,11 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vision_attn.system.console import complain, plural, printable, progress, to_the_end
 from vision_attn.system.errors import UserError
@@ -42,6 +42,61 @@ def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: st
     parser.add_argument("--json", action="store_true", help=f"print a JSON object for each image, with {json}")
 
 
+def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
+    """--figure and its size; `figure` says what it shows."""
+    parser.add_argument(
+        "--figure", type=place, metavar="FILE", help=f"also write a figure for a paper, .pdf, .svg or .png: {figure}"
+    )
+    parser.add_argument("--width", type=float, metavar="INCHES", help="of --figure (default: 6.5)")
+    parser.add_argument("--dpi", type=int, metavar="N", help="dots per inch of photographs in --figure (default: 300)")
+    parser.add_argument("--dark", action="store_true", help="of --figure: light text on a dark ground")
+
+
+def add_words(parser: argparse.ArgumentParser) -> None:
+    """--words, of figures of captions."""
+    parser.add_argument(
+        "--words", nargs="+", metavar="WORD",
+        help="of --figure: a row for each photograph, with the map and the overlay of each of these words",
+    )  # fmt: skip
+
+
+def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of `result.write_figure` that the arguments give. Raises UserError, before long work, if the figure
+    cannot be written, or if there are options of a figure without --figure."""
+    given = {name: getattr(arguments, name) for name in ("width", "dpi", "dark")}
+    given["words"] = vars(arguments).get("words")
+    options = {name: value for name, value in given.items() if value not in (None, False)}
+    no_images("words", given["words"])
+    if arguments.figure is None:
+        if options:
+            raise UserError(f"--{next(iter(options))} is of a figure: add --figure FILE.pdf")
+        return {}
+    from vision_attn.viz.figures.paper import Paper, ending_of
+
+    Paper(**{name: value for name, value in options.items() if name != "words"}).checked()
+    ending_of(arguments.figure)
+    check_file(arguments.figure, "--figure")
+    return options
+
+
+def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Write --figure, if it was asked for, of one result or of several together, and say where."""
+    from vision_attn.results.result_list import ResultList
+
+    if arguments.figure and results:
+        drawn = results[0] if len(results) == 1 else ResultList(results)
+        complain(f"drawn: {drawn.write_figure(arguments.figure, **options)}")
+
+
+def no_images(option: str, values: Sequence[str] | None) -> None:
+    """Raise UserError if an option that takes several values has taken in a photograph that was named after it."""
+    from vision_attn.data.images.open import ENDINGS
+
+    for value in values or ():
+        if Path(value).suffix.lower() in ENDINGS:
+            raise UserError(f"--{option} takes all that follows, also {value}: name photographs before it")
+
+
 @contextmanager
 def images_of(
     arguments: argparse.Namespace,
@@ -55,7 +110,8 @@ def images_of(
     """Within this context, the results of all images that a command names are made and printed.
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
-    may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves.
+    may add to. They are printed at the end. With `--out` or `--figure`, all is written even if the reader of the output
+    leaves.
     pictured: whether a picture of each image is written there.
     """
     from vision_attn.fast.choice import without_loops
@@ -79,7 +135,8 @@ def images_of(
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
 
-    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
+    written = arguments.out is not None or vars(arguments).get("figure") is not None
+    with to_the_end(written), without_loops(len(found.files) <= BATCH):
         yield files(), found
         for line in (*found.notes, *found.complaints):
             complain(line)

@@ -12,6 +12,9 @@ trained on. A captioner of films takes files of films, folders of frames, and fo
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
 captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
 decoding can be set too, such as --task.min_words=12.
+
+--figure fig.pdf draws a figure for a paper: every word of one photograph, or a row for each of several; with
+--words dog frisbee, which come last, the map and the overlay of these words.
 """
 
 import argparse
@@ -22,7 +25,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import add_image_arguments, check_file, images_of, place
+from vision_attn.commands._files import (
+    add_figure_arguments,
+    add_image_arguments,
+    add_words,
+    check_file,
+    figure_options,
+    images_of,
+    place,
+    write_figure,
+)
 from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
     SHIPPED,
@@ -46,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, optional=True, pretrained=True)
     out = ": a PNG for each, and one HTML page"
     add_image_arguments(parser, "caption", image="a photograph", out=out, json="log p of each word")
+    add_figure_arguments(parser, "the map of each word of a photograph, or a row for each of several")
+    add_words(parser)
     parser.add_argument(
         "--with", action="append", default=[], dest="others", metavar="RUN", help="caption with an ensemble of this too"
     )
@@ -75,12 +89,13 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.folder, arguments.images = run_and_images(arguments)
     if arguments.csv:
         check_file(arguments.csv, "--csv")
+    figure = figure_options(arguments)
     model, options = open_with(arguments), decoding(arguments)
     best: list[CaptionResult] = []
     fewer, films = 0, model.task.frames > 1
     what = "films" if films else "photographs"
     with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, found):
-        options |= {"placed": arguments.out is not None, "unreadable": found.complaints}
+        options |= {"placed": bool(arguments.out or arguments.figure), "unreadable": found.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
             if arguments.json:  # in a line of ASCII characters
@@ -90,10 +105,13 @@ def run(arguments: argparse.Namespace) -> int:
                     say(file, result.text)
             best.append(several[0])
             fewer += len(several) < arguments.captions
-        if arguments.out and (drawable := readable_again(best, what, found.complaints)):
+        wanted = arguments.out or arguments.figure
+        drawable = readable_again(best, what, found.complaints) if wanted else []
+        if arguments.out and drawable:
             complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
         if arguments.csv:
             write_table(arguments.csv, best)
+        write_figure(arguments, drawable, figure)
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name)))

@@ -13,7 +13,13 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vision_attn.commands._files import add_image_arguments, images_of
+from vision_attn.commands._files import (
+    add_figure_arguments,
+    add_image_arguments,
+    figure_options,
+    images_of,
+    write_figure,
+)
 from vision_attn.commands._run_options import add_run_arguments, open_with, take_images
 from vision_attn.system.console import complain, say
 
@@ -27,20 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, captioner=False)
     out = " where the model looked"
     add_image_arguments(parser, "classify", image="an image", out=out, json="all probabilities")
+    add_figure_arguments(parser, "a row for each image: where the model looked, and what it saw there")
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Classify all that can be read; the exit status is 1 when something could not be."""
     take_images(arguments, "classify")
+    figure = figure_options(arguments)
     model = open_with(arguments)
     from vision_attn.contracts import Reads
     from vision_attn.data.images.lazy import OPENED
+    from vision_attn.results.classified import ClassificationResult
     from vision_attn.viz.classified import GLIMPSES, READS, write_looks
     from vision_attn.viz.index import Entry
     from vision_attn.viz.sheet import picture_name
 
-    doubts, drawn = list[str](), list[Entry]()
+    doubts, drawn, pictured = list[str](), list[Entry](), list[ClassificationResult]()
     with images_of(arguments, "classify", endings=OPENED) as (files, found):
         results = model.classify(files, invert=arguments.invert, unreadable=found.complaints)
         for number, result in enumerate(results, start=1):
@@ -49,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 say(result.file, result.name, f"{result.probability:.3f}")
             doubts += reasons_to_doubt(model, result, inverted=arguments.invert)
+            pictured += [result] * bool(arguments.figure)
             if arguments.out and result.view is not None:
                 place = result.save(arguments.out / picture_name(number, result.title))
                 drawn.append(Entry(place, f"{result.file}: {result.text}"))
@@ -57,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
         elif arguments.out and not found.complaints:
             complain("no pictures: this model sees the whole image at once")
+        write_figure(arguments, pictured, figure)
         found.notes.extend(doubts[:6])
         if len(doubts) > 6:
             found.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")

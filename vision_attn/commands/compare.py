@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._files import check_writable, place
+from vision_attn.commands._files import add_figure_arguments, check_writable, figure_options, place
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.errors import UserError
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
     parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the curves of all runs")
+    add_figure_arguments(parser, "small charts of the curves of all runs")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_writable(arguments.out, "--out")
         writes(arguments.out / "index.html", "--out")
+    figure = figure_options(arguments)
     runs = [compared(folder) for folder in arguments.runs]
     keys = different(runs)
     chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})
@@ -75,6 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
         note = f"drawn: {write_curves(arguments.out / 'index.html', found, title='Curves of runs')}"
     elif arguments.out:
         note = "no page is written: these runs have no metrics.jsonl, so there are no curves"
+    if arguments.figure:
+        from vision_attn.viz.figures.charts import curves_figure
+        from vision_attn.viz.figures.paper import Paper, save
+
+        complain(f"drawn: {save(curves_figure(curves(runs), Paper(**figure)), arguments.figure)}")
     for line in records(runs, keys) if arguments.json else (*table(runs, keys, names), *summaries(runs, names)):
         say(line)
     if note:

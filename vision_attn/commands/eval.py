@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vision_attn.commands._files import check_file, place, writable
+from vision_attn.commands._files import add_figure_arguments, check_file, figure_options, place, writable
 from vision_attn.commands._run_options import (
     add_run_arguments,
     best_of,
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
+    add_figure_arguments(parser, "the images of --show")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,6 +84,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
         raise UserError(f"--show is {arguments.show}, but must not be negative")
+    figure = figure_options(arguments)
+    if arguments.figure and not arguments.show:
+        raise UserError("--figure draws the images of --show: add --show N")
     model = open_with(arguments)
     from vision_attn.engine.batches import examples
     from vision_attn.engine.distributed import seed_all
@@ -119,6 +123,12 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             paths = model.task.show(batch, pictures)
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
+            if arguments.figure:
+                from vision_attn.viz.figures.paper import Paper, save
+
+                seed_all(model.seed)
+                save(model.task.figure(batch, Paper(**figure)), arguments.figure)
+                shown += f"; figure: {arguments.figure}"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
             say(f"{arguments.split}: {plural(record['images'], model.task.unit)}")

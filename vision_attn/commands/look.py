@@ -9,14 +9,24 @@ Prints FILE, a tab and the answer with its probability, a line for each photogra
 and one page for all, with sliders for the layer and the head. By default a map is the gradient-weighted relevance of
 the answer (Chefer et al. 2021); Grad-CAM for convolutional networks and Swin; for captioners the mean of all heads and
 layers, or with --relevance the relevance of the image for each word.
+
+--figure fig.pdf draws a figure for a paper: a row for each photograph, with a column for each of --methods, and for
+each further model that --models names.
 """
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vision_attn.commands._files import images_of
-from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, load_with_images
+from vision_attn.commands._files import (
+    add_figure_arguments,
+    add_words,
+    figure_options,
+    images_of,
+    no_images,
+    write_figure,
+)
+from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, load_with_images, named
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
@@ -37,19 +47,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         methods.add_argument(
             f"--{method}", action="store_const", const=method, default="auto", dest="method", help=text
         )
+    methods.add_argument(
+        "--methods", nargs="+", choices=["attention", *METHODS], metavar="METHOD",
+        help=f"of --figure: a column for each of these: attention, {', '.join(METHODS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--models", nargs="+", type=named, metavar="MODEL", help="of --figure: columns of these models too"
+    )
+    add_figure_arguments(parser, "a row for each photograph")
+    add_words(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
-    options = {"method": arguments.method, "layer": arguments.layer, "head": arguments.head}
+    figure = figure_options(arguments)
+    for option in ("methods", "models"):
+        if getattr(arguments, option) and not arguments.figure:
+            raise UserError(f"--{option} is of a figure: add --figure FILE.pdf")
+    no_images("models", arguments.models)
+    options = {"layer": arguments.layer, "head": arguments.head}
+    method, *others = arguments.methods or [arguments.method]
     done: list[ExplanationResult] = []
     with images_of(arguments, "look") as (files, found):
         model = load_with_images(arguments)
-        for result in model.look(files, arguments.text, unreadable=found.complaints, **options):
+        for result in model.look(files, arguments.text, unreadable=found.complaints, method=method, **options):
             done.append(result)
-            say(result.file, result.text)
+            say(result.file, result.text, *([result.model] if arguments.models else []))
         if not arguments.images:
             raise UserError(NO_IMAGES)
         if done:
             complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
+        more = list(done)
+        for other in others:
+            more += model.look(list(found.files), arguments.text, unreadable=[], method=other, **options)
+        for name in arguments.models or ():
+            for number, other in enumerate((method, *others)):
+                model = model if number else load_with_images(named_so(arguments, name))
+                for result in model.look(list(found.files), arguments.text, unreadable=[], method=other, **options):
+                    more.append(result)
+                    if not number:
+                        say(result.file, result.text, result.model)
+        write_figure(arguments, more, figure)
     return 1 if found.complaints else 0
+
+
+def named_so(arguments: argparse.Namespace, name: str) -> argparse.Namespace:
+    """These arguments with another model, whose weights are its own, or random ones too."""
+    weights = arguments.weights if arguments.weights == "none" else None
+    return argparse.Namespace(**vars(arguments) | {"model": name, "weights": weights})

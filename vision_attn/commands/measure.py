@@ -15,7 +15,7 @@ after Ctrl-C, of the images that were measured until then.
 import argparse
 from pathlib import Path
 
-from vision_attn.commands._files import images_of, place
+from vision_attn.commands._files import add_figure_arguments, figure_options, images_of, place, write_figure
 from vision_attn.commands._run_options import add_model_and_images, load_with_images
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--number", type=int, metavar="N",
         help="only the first N images (default: all; without IMAGE the first 24 of the run's own test images)",
     )  # fmt: skip
+    add_figure_arguments(parser, "the gain of each method, and the curves")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of noise and random orders (default: 0)")
 
 
@@ -69,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {key: getattr(arguments, key) for key in ("fill", "steps", "best", "sanity", "seed", "boxes")}
     if arguments.boxes:
         reads(arguments.boxes)
+    figure = figure_options(arguments)
     writes(arguments.out / "measure.json", "--out")
     with images_of(arguments, "measure", pictured=False) as (files, found):
         model = load_with_images(arguments)
@@ -89,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         for line in result.numbers["verdict"]:
             complain(line)
         complain(f"written: {result.write_folder(arguments.out)}")
+        write_figure(arguments, [result], figure)
         if not result.numbers["is_whole"]:
             raise KeyboardInterrupt
     return 1 if found.complaints else 0

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,8 +20,13 @@ from vision_attn.viz.canvases import write_animation as write_drawing
 from vision_attn.viz.classified import DRAWN
 from vision_attn.viz.foveated import GlimpseTrace, as_picture
 from vision_attn.viz.glimpses import write_animation, write_glimpses
-from vision_attn.viz.reads import write_reads, write_reads_animation
+from vision_attn.viz.reads import ReadTrace, write_reads, write_reads_animation
 from vision_attn.viz.sheet import Panel, fitted, save_picture, sheet
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.figure import Figure
+
+    from vision_attn.viz.figures.paper import Paper
 
 
 @dataclass(repr=False)
@@ -88,10 +94,44 @@ class ClassificationResult(Displayable):
         return self.image[None], boxes, [None], self.probabilities[None], self.names
 
     @property
+    def read(self) -> ReadTrace:
+        boxes, sigma = (part.detach().float().cpu() for part in (self.view.boxes, self.view.sigma))
+        parts = (self.image, boxes, sigma, self.view.patches, self.probabilities, None, self.title)
+        return ReadTrace(*parts, names=self.names)
+
+    @property
     def glimpsed(self) -> GlimpseTrace:
         patches = self.view.patches
         parts = (self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
         return GlimpseTrace(*parts, extent=self.extent, names=self.names)
+
+    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+        return self.figure_together([self], paper, **options)
+
+    @classmethod
+    def figure_together(cls, results: Sequence["ClassificationResult"], paper: "Paper", **options: Any) -> "Figure":
+        """A row for each image: where the model looked, and what it saw there."""
+        from vision_attn.viz.figures.glimpses import answers_figure, glimpses_figure, reads_figure
+
+        views = {type(result.view) for result in results}
+        if views == {Glimpses}:
+            return glimpses_figure([result.glimpsed for result in results], paper, **options)
+        if views == {Reads}:
+            return reads_figure([result.read for result in results], paper, **options)
+        answers = [(as_picture(result.image), result.title, result.text) for result in results]
+        return answers_figure(answers, paper, **options)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """`probabilities` (T, N): of each class after each glimpse; `locations` (T, 2): (x, y) of each glimpse, from -1
+        to 1, if the model takes glimpses; `names` (N): of classes; `text` and `file` ()."""
+        numbers = range(self.probabilities.shape[1])
+        found = {
+            "probabilities": self.probabilities.cpu().numpy(),
+            "names": np.array([*self.names] or [str(number) for number in numbers], dtype=np.str_),
+            "text": np.array(self.text),
+            "file": np.array(self.file.encode(errors="backslashreplace").decode()),
+        }
+        return found if self.locations is None else found | {"locations": self.locations.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
@@ -128,6 +168,17 @@ class DrawnImages(Displayable):
 
     def __repr__(self) -> str:
         return f"<{len(self.canvases)} images, drawn in {self.canvases.shape[1]} time steps>"
+
+    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+        from vision_attn.viz.figures.glimpses import drawings_figure
+
+        return drawings_figure(self.canvases, self.writes, paper, **options)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """`canvases` (N, T, C, Y, X): each image after each time step, in [0, 1]; `boxes` (N, T, 4): the write windows,
+        their left, top, right and bottom edge from -1 to 1, if the model has them."""
+        found = {"canvases": self.canvases.cpu().numpy()}
+        return found if self.writes is None else found | {"boxes": self.writes.boxes.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:

@@ -1,28 +1,35 @@
-"""Results that show themselves in a notebook, and are saved as a page or a picture."""
+"""Results that show themselves in a notebook, and are saved as a page, a picture, a figure for a paper, or arrays."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.files import scratch
+from vision_attn.system.files import replacing, scratch
 from vision_attn.viz.attention import light
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.figure import Figure
+
+    from vision_attn.viz.figures.paper import Paper
 
 HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
 
 
 class Displayable(ABC):
-    """A result that a notebook displays. `save("look.html")` writes its page, `save("look.png")` its picture."""
+    """A result that a notebook displays. `save("look.html")` writes its page, `save("look.png")` its picture,
+    `save("look.pdf")` its figure for a paper, and `save("look.npz")` its arrays."""
 
     file: str
     """The file of the image as it was given, or "image 3" for the third of several that are no files."""
@@ -44,14 +51,69 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
-    def save(self, path: str | Path) -> Path:
-        """Write the page (.html) or the picture (.png). Raises UserError for other names."""
-        path, writers = Path(path), {".html": self.write_page, ".png": self.write_picture}
-        if path.suffix.lower() not in writers:
-            raise UserError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
+    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+        """Draw the figure on this paper. Raises UserError for a result that has none."""
+        raise UserError(f"{self!r} has no figure: save its page (.html) or its picture (.png)")
+
+    @classmethod
+    def figure_together(cls, results: "Sequence[Any]", paper: "Paper", **options: Any) -> "Figure":
+        """Draw one figure of several results of this kind. Raises UserError for a kind that has none."""
+        raise UserError("these results have no figure together: draw one of each")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What `save("look.npz")` writes, by its keys. Raises UserError for a result without arrays."""
+        raise UserError(f"{self!r} has no arrays to save as .npz: record() has its numbers")
+
+    def figure(
+        self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, **options: Any
+    ) -> "Figure":
+        """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed, and saved by
+        `savefig`: its text stays text.
+
+        width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
+            where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
+        options: of results with maps: `words` (only these, in columns), `scale` ("each": full colour is the largest
+            weight of each map; "all": of all maps) and `maps` (whether each map stands beside its overlay too).
+
+        Raises UserError for a result that has no figure, and for what it does not have.
+        """
+        from vision_attn.viz.figures.paper import Paper
+
+        return self.figure_on(Paper(width, dpi, dark).checked(), **options)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write the page (.html), the picture (.png), a figure for a paper (.pdf or .svg), or maps and words as arrays
+        (.npz, see `arrays`). options: of `figure`; a .png with any of them is the figure too. Raises UserError for
+        other names."""
+        path = Path(path)
+        ending = path.suffix.lower()
+        writers = {".html": self.write_page, ".png": self.write_picture, ".npz": self.write_arrays}
+        if ending in (".pdf", ".svg") or (ending == ".png" and options):
+            return self.write_figure(path, **options)
+        if ending not in writers:
+            raise UserError(
+                f"{path}: give a name that ends in .html (the page), .png (the picture), .pdf or .svg (a figure), or "
+                ".npz (arrays)"
+            )
+        if options:
+            raise UserError(f"{path}: {', '.join(options)} is of figures (.pdf, .svg, .png): leave it out")
         path.parent.mkdir(parents=True, exist_ok=True)
-        writers[path.suffix.lower()](path)
+        writers[ending](path)
         return path
+
+    def write_figure(self, path: Path, **options: Any) -> Path:
+        """Write `figure(**options)` as a PDF, SVG or PNG. Returns its path. Raises UserError for other names."""
+        from vision_attn.viz.figures.paper import DPI, ending_of, save
+
+        if ending_of(path) == ".png":  # only vectors keep photographs without loss
+            options["dpi"] = options.get("dpi") or DPI
+        return save(self.figure(**options), path)
+
+    def write_arrays(self, path: Path) -> None:
+        """Write `arrays()` as an .npz file, which numpy loads with `allow_pickle=False`."""
+        arrays = self.arrays()
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **arrays)
 
     def page(self) -> str:
         """The HTML page."""
@@ -104,6 +166,61 @@ class InteractiveResult(Displayable):
     def page_item(self) -> PageItem:
         """The result as an item of a page."""
 
+    @property
+    def origin(self) -> str:
+        """Which maps these are, for the foot of a figure: the method and the model; empty if it is not known."""
+        return ""
+
+    @property
+    def column(self) -> tuple[str, ...]:
+        """What tells this result from others of the same image in a figure, such as the method and the model."""
+        return ()
+
+    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+        """With `words`, a row: the picture, and map and overlay of each of them; otherwise an overlay of every word."""
+        from vision_attn.viz.figures.maps import Options, caption_figure
+
+        chosen = Options(**options)
+        if chosen.words is None:
+            return caption_figure(self.page_item, paper, chosen, self.origin)
+        return self.figure_together([self], paper, **options)
+
+    @classmethod
+    def figure_together(cls, results: Sequence["InteractiveResult"], paper: "Paper", **options: Any) -> "Figure":
+        """A row for each image, with its map and overlay for the words that are asked for, or for the word whose map is
+        sharpest. Results of the same image that differ in their method or model stand side by side. Raises UserError if
+        these are not the same for all images, or if there is nothing to draw."""
+        from vision_attn.viz.figures.maps import Options, rows_figure
+
+        columns = list(dict.fromkeys(result.column for result in results))
+        rows: dict[Any, list[InteractiveResult]] = {}
+        for number, result in enumerate(results):
+            rows.setdefault(number if len(columns) == 1 else result.file, []).append(result)
+        if any([result.column for result in row] != columns for row in rows.values()):
+            raise UserError("the figure has a column for each method or model: give each image once for each of them")
+        alone = len(columns) == 1
+        titles = [row[0].text if alone else row[0].title for row in rows.values()]
+        origin = "; ".join(dict.fromkeys(result.origin for result in results if result.origin))
+        items = [[result.page_item for result in row] for row in rows.values()]
+        labels = [", ".join(parts) for parts in _different(columns)]
+        return rows_figure(items, titles, paper, Options(**options), labels=labels, origin=origin)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """`maps` (T, Y, X), of a film (T, F, Y, X): the weight of each region at each word; `extent` (4): the left,
+        top, right and bottom edge of the maps on the picture, from -1 to 1; `words` (T); `probabilities` (T), NaN where
+        they are unknown; `text` and `file` (). Raises UserError for a model without maps."""
+        if self.alpha is None:
+            raise UserError(f"{self.title}: this model has no attention, so there are no maps to save")
+        unknown = np.full(len(self.words), np.nan)
+        return {
+            "maps": self.alpha.detach().float().cpu().numpy(),
+            "extent": np.array(self.extent, dtype=np.float32),
+            "words": np.array([*self.words], dtype=np.str_),
+            "probabilities": unknown if self.log_prob is None else np.exp(np.array(self.log_prob, dtype=np.float64)),
+            "text": np.array(self.text),
+            "file": np.array(self.file.encode(errors="backslashreplace").decode()),
+        }
+
     def light(self) -> Float[Tensor, "T height width"]:
         """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""
         item = self.page_item
@@ -133,6 +250,12 @@ class InteractiveResult(Displayable):
 
     def __repr__(self) -> str:
         return f"<{self.title}: {self.text}>"
+
+
+def _different(columns: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    """Of each column the parts that are not the same in all."""
+    parts = [part for part in zip(*columns, strict=True) if len({*part}) > 1]
+    return [[part[number] for part in parts] for number in range(len(columns))]
 
 
 def write_embedded(path: Path, title: str, picture: Path) -> None:

@@ -93,6 +93,14 @@ class ExplanationResult(InteractiveResult):
         return f"{self.method} of {self.part}" if self.part else self.method
 
     @property
+    def origin(self) -> str:
+        return f"{self.model}: {self.way}" + ", random weights" * self.random
+
+    @property
+    def column(self) -> tuple[str, ...]:
+        return self.way, self.model
+
+    @property
     def text(self) -> str:
         """What the model answered, in a line."""
         words, log_prob = self.words, self.log_prob

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from PIL import Image
 
@@ -15,6 +15,11 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
+
+if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
+    from matplotlib.figure import Figure
+
+    from vision_attn.viz.figures.paper import Paper
 
 BATCH = 16
 """Photographs that are encoded and captioned together."""
@@ -36,6 +41,18 @@ class ResultList(Displayable, list):
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")
             write_embedded(path, f"{len(self)} images", folder / "picture.png")
+
+    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+        """A row for each result. Raises UserError for results of different kinds."""
+        results = [one for item in self for one in (item if isinstance(item, ResultList) else [item])]
+        if not results:
+            raise UserError("there is no result to draw")
+        if any(type(one) is not type(results[0]) for one in results):
+            raise UserError("these results are of different kinds: draw a figure of each")
+        return type(results[0]).figure_together(results, paper, **options)
+
+    def arrays(self) -> dict[str, Any]:
+        raise UserError("maps of several images differ in their shape: save each result as an .npz file of its own")
 
     def _repr_png_(self) -> bytes | None:
         return super()._repr_png_() if self else None

@@ -21,7 +21,8 @@ from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
-from vision_attn.viz.classified import write_classified
+from vision_attn.viz.classified import glimpsed, write_classified
+from vision_attn.viz.reads import ReadTrace
 
 
 class Answer(NamedTuple):
@@ -267,6 +268,21 @@ class Classification(Task):
         glance, sampled = self.model(batch.images, **self.options(self.at_test)), self.at_test != "mean"
         view, labels = self.model.view(batch.images, glance), batch.labels.tolist()
         return write_classified(folder, batch.images, glance, view, labels, self.class_names, sampled=sampled)
+
+    @torch.no_grad()
+    def figure(self, batch: Batch, paper: Any) -> Any:
+        """Where the model looked in each image, and what it saw there, as `show` samples it."""
+        from vision_attn.viz.figures.glimpses import glimpses_figure, reads_figure  # imports matplotlib
+
+        glance = self.model(batch.images, **self.options(self.at_test))
+        view, labels = self.model.view(batch.images, glance), batch.labels.tolist()
+        if view is None:
+            raise UserError("this model sees the whole image at once, so there is no figure of it: leave --figure out")
+        if isinstance(view, Reads):
+            parts = (batch.images, view.boxes, view.sigma, view.patches, glance.log_prob[:, 0].exp(), labels)
+            traces = [ReadTrace(*part, names=self.class_names) for part in zip(*parts, strict=True)]
+            return reads_figure(traces, paper)
+        return glimpses_figure(glimpsed(batch.images, glance, view, labels, self.class_names), paper)
 
     def _named(self, number: int) -> str:
         """The name of a class; its number where classes have no names."""

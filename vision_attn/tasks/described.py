@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -21,7 +22,7 @@ from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
-from vision_attn.tasks.pictured import write_pages
+from vision_attn.tasks.pictured import figure_of, write_pages
 
 
 class Describing(Task):
@@ -88,10 +89,18 @@ class Describing(Task):
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
         """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
         most likely region."""
+        return write_pages(batch, self._shown(batch), self.encoder, folder)
+
+    @torch.no_grad()
+    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+        """A row for each image: the map and the overlay of the word whose map is sharpest."""
+        return figure_of(batch, self._shown(batch), self.encoder, paper)
+
+    def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
+        """The captions that pictures show."""
         could = self.model.mode == "expectation" and "mode" in self.model.modes
         with self.model.in_mode("mode") if could else nullcontext():
-            described = self.describe(batch.images.to(next(self.parameters()).device))
-        return write_pages(batch, described, self.encoder, folder)
+            return self.describe(batch.images.to(next(self.parameters()).device))
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions in each mode of attention at test time, where there are several."""

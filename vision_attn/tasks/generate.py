@@ -172,6 +172,14 @@ class Generation(Task):
         page = write_index(folder / "index.html", entries, title="How images are drawn", guide=GUIDE)
         return [page, *(entry.path for entry in entries)]
 
+    @torch.no_grad()
+    def figure(self, batch: Batch, paper: Any) -> Any:
+        """New images, as many as the batch has, and how they are drawn."""
+        from vision_attn.viz.figures.glimpses import drawings_figure  # imports matplotlib
+
+        new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
+        return drawings_figure(pictures(new.canvases), rectangles(self.model.write, new.writes), paper)
+
 
 def shape_drawn(source: Source) -> tuple[int, int, int]:
     """The shape (C, Y, X) of what is drawn of the images of a source. Raises UserError if they have no single size."""

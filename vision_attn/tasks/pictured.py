@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -15,7 +16,8 @@ from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
 from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
 from vision_attn.geometry.objects import over_photograph
 from vision_attn.task import Task
-from vision_attn.viz.captions import write_pictures
+from vision_attn.viz.captions import items_of, write_pictures
+from vision_attn.viz.page import PageItem
 
 PICTURE = 896
 """The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""
@@ -25,11 +27,24 @@ def write_pages(
     batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, folder: Path
 ) -> list[Path]:
     """Write a sheet for each image and one page of all; see `pictured`."""
+    return write_pictures(_items(batch, described, encoder), folder)
+
+
+def figure_of(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, paper: Any) -> Any:
+    """A figure with a row for each image on a `viz.figures.paper.Paper`; see `pictured`."""
+    from vision_attn.viz.figures.maps import Options, rows_figure  # imports matplotlib
+
+    items = _items(batch, described, encoder)
+    return rows_figure([[item] for item in items], [caption.text for caption in described], paper, Options())
+
+
+def _items(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task) -> list[PageItem]:
+    """What pages, pictures and figures show of each image."""
     pictures, described = zip(*pictured(batch, described, encoder), strict=True)
     kind, names = "film" if encoder.frames > 1 else "image", zip(batch.files, batch.ids, strict=True)
     titles = [Path(str(file)).name if file else f"{kind} {key}" for file, key in names]
     truth = {"references": batch.references, "boxes": batch.boxes}
-    return write_pictures(titles, pictures, described, folder, frames=encoder.frames, **truth)
+    return items_of(titles, pictures, described, frames=encoder.frames, **truth)
 
 
 def pictured(

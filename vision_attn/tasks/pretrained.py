@@ -29,7 +29,7 @@ from vision_attn.metrics.function_words import Language, content_marks, function
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import write_pages
+from vision_attn.tasks.pictured import figure_of, write_pages
 
 log = logging.getLogger(__name__)
 
@@ -223,6 +223,10 @@ class PretrainedCaptioning(Task):
         """Write a sheet for each image and one page of all."""
         described = self.describe(list(_pictures(batch.images)))
         return write_pages(batch, described, self, folder)
+
+    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+        """A row for each image: the map and the overlay of the word whose map is sharpest."""
+        return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper)
 
 
 def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -18,6 +19,7 @@ from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import padded
 from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
+from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
 from vision_attn.viz.foveated import GlimpseTrace
@@ -65,6 +67,9 @@ class Transcription(Captioning):
         """A page of all strips, and the alignment of each: characters against columns. Of a model that takes glimpses
         also their path over the characters of each image, as a picture and as an animation."""
         return compare({type(self.model).__name__: self}, batch, folder)
+
+    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+        return Task.figure(self, batch, paper)
 
     @torch.no_grad()
     def transcribed(self, images: Tensor, title: str, glimpses: bool = True) -> list[Transcribed]:

@@ -13,19 +13,17 @@ from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name, save_picture
 
 
-def write_pictures(
+def items_of(
     titles: Sequence[str],
     pictures: Sequence[Image.Image],
     described: Sequence[DecodedCaption],
-    folder: Path,
     *,
     references: Sequence[Sequence[str]] | None = None,
     boxes: Sequence[Mapping | None] | None = None,
     frames: int = 1,
-) -> list[Path]:
-    """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
-    first. A caption without maps is shown as text. frames: of films, whose pictures have them side by side; of each
-    also NUMBER-TITLE.gif is written."""
+) -> list[PageItem]:
+    """What pages and figures show of each captioned picture. frames: of films, whose pictures have them side by
+    side."""
     nothing = [None] * len(titles)
     items = []
     for title, picture, caption, given, box in zip(
@@ -33,6 +31,12 @@ def write_pictures(
     ):
         found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
         items.append(PageItem(title, picture, *found, extent=caption.extent, frames=frames, content=caption.content))
+    return items
+
+
+def write_pictures(items: Sequence[PageItem], folder: Path) -> list[Path]:
+    """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
+    first. A caption without maps is shown as text; of each film also NUMBER-TITLE.gif is written."""
     paths = [write_page(folder / "index.html", items)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         paths += write_item(folder / picture_name(number, item.title), item)

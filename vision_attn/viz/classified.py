@@ -46,7 +46,7 @@ def write_classified(
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
         entries = [Entry(still, "all reads"), Entry(moving, "the same, moving")]
         return [write_looks(folder, entries, READS + JUDGED), still, moving]
-    items = _glimpsed(images, glance, view, labels, names)
+    items = glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
     sides = "correct answers on the left, wrong ones on the right"
     if len({item.right for item in items}) == 1:
@@ -66,7 +66,7 @@ def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
-def _glimpsed(
+def glimpsed(
     images: Float[Tensor, "B C Y X"] | Images,
     glance: ClassifierOutput,
     view: Glimpses,

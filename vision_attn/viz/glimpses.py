@@ -133,16 +133,16 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
 
 def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
     """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
-    seen = _seen(trace, slice(step, step + 1), near)
+    drawn = seen(trace, slice(step, step + 1), near)
     if not _close(trace):
         (x, y), (X, Y), reach = trace.locations[step].tolist(), trace.size, trace.reach
-        across, down = reach / X + 4 / seen.width, reach / Y + 4 / seen.height  # 2 pixels outside the glimpse
-        seen = boxed(seen, [(x - across, y - down, x + across, y + down)], SQUARE)
+        across, down = reach / X + 4 / drawn.width, reach / Y + 4 / drawn.height  # 2 pixels outside the glimpse
+        drawn = boxed(drawn, [(x - across, y - down, x + across, y + down)], SQUARE)
     if trace.probabilities is None:
-        return Panel(seen, f"{step + 1}"), DARK.ink
+        return Panel(drawn, f"{step + 1}"), DARK.ink
     value, said = trace.probabilities[step].max(0)
     ink = _colour(None if trace.label is None else int(said) == trace.label)
-    return Panel(seen, f"{step + 1}: says {trace.named(int(said))}", f"p {value:.2f}"), ink
+    return Panel(drawn, f"{step + 1}: says {trace.named(int(said))}", f"p {value:.2f}"), ink
 
 
 def _example(trace: GlimpseTrace | None) -> Image.Image | None:
@@ -154,20 +154,20 @@ def _example(trace: GlimpseTrace | None) -> Image.Image | None:
     sure = "" if trace.probabilities is None else f"p {trace.probabilities[-1, trace.said]:.2f}"
     plain = fitted(as_picture(trace.image), _side(trace, PANEL))
     path = Panel(_framed(traced(plain, trace), trace), said, sure)
-    return grid([_headed(path, ink), _headed(Panel(_seen(trace, slice(None), PANEL), truth, trace.title), ink)], 2)
+    return grid([_headed(path, ink), _headed(Panel(seen(trace, slice(None), PANEL), truth, trace.title), ink)], 2)
 
 
-def _seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
+def seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
     """Draw what the glimpses of the given time steps saw: where they saw it, or the last one close up."""
     X, Y = trace.size
     side = _side(trace, near)
     if _close(trace):
         reach, last = trace.reach, trace.patches[steps][-1:]
-        seen = foveated(trace.locations.new_zeros(1, 2), last, reach, reach, zoom=max(1, side // reach))
-        return ImageOps.pad(fitted(as_picture(seen), side), fitted(as_picture(trace.image), side).size)
+        drawn = foveated(trace.locations.new_zeros(1, 2), last, reach, reach, zoom=max(1, side // reach))
+        return ImageOps.pad(fitted(as_picture(drawn), side), fitted(as_picture(trace.image), side).size)
     zoom = max(1, side // max(Y, X)) if max(Y, X) <= side else side / max(Y, X)
-    seen = foveated(trace.locations[steps], trace.patches[steps], Y, X, zoom=zoom)
-    return fitted(as_picture(seen), side)
+    drawn = foveated(trace.locations[steps], trace.patches[steps], Y, X, zoom=zoom)
+    return fitted(as_picture(drawn), side)
 
 
 def _close(trace: GlimpseTrace) -> bool:

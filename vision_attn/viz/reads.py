@@ -6,7 +6,7 @@ the filters.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from PIL import Image, ImageDraw
@@ -22,6 +22,23 @@ from vision_attn.viz.typeface import Typeface
 SMALL = 16  # approximate size of letters, in pixels
 MARGIN = 4  # pixels left empty on both sides of a text
 FRAME = 500  # milliseconds of a frame of an animation
+
+
+class ReadTrace(NamedTuple):
+    """One image, what DRAW's classifier read of it at each of T time steps, and its answer."""
+
+    image: Float[Tensor, "C Y X"]
+    boxes: Float[Tensor, "T 4"]
+    """Read windows, (x0, y0, x1, y1) in [-1, 1]."""
+    sigma: Float[Tensor, "T"]
+    """Of the filters, in pixels of the image."""
+    patches: Float[Tensor, "T C N N"]
+    probabilities: Float[Tensor, "T K"]
+    label: int | None = None
+    """The correct class; None where it is not known."""
+    title: str = ""
+    names: Sequence[str] = ()
+    """Of classes; empty where they are numbers."""
 
 
 def write_reads(

@@ -21,6 +21,8 @@ _said: set[str] = set()
 class Typeface:
     """The first typeface that has every letter of `text`, or else the one that lacks the fewest."""
 
+    FIRST: str | None = None
+    """The file that is tried before `FILES`; None: Pillow's built-in typeface."""
     FILES = (
         "NotoSans-Regular.ttf", "DejaVuSans.ttf", "Arial Unicode.ttf", "arial.ttf", "LiberationSans-Regular.ttf",
         "NotoSansCJK-Regular.ttc", "wqy-microhei.ttc", "msyh.ttc", "msgothic.ttc", "malgun.ttf", "PingFang.ttc",
@@ -29,7 +31,7 @@ class Typeface:
 
     def __init__(self, text: str) -> None:
         letters = frozenset(_plain(text))
-        self.file, self.missing = None, _missing(None, letters)
+        self.file, self.missing = self.FIRST, _missing(self.FIRST, letters)
         for file in self.FILES if self.missing else ():
             missing = _missing(file, letters)
             if len(missing) < len(self.missing):

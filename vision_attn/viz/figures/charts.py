@@ -1,0 +1,113 @@
+"""Figures of charts: curves of runs, and how faithful maps are."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from vision_attn.system.errors import UserError
+from vision_attn.viz.curves import MOST, Curve
+from vision_attn.viz.figures.paper import Letters, Paper, PaperFigure
+
+CHART = 2.0, 1.5
+"""The least width of a chart, and the height of a row of charts, in inches."""
+LEGEND = 0.17
+"""The height of a line of the legend, in inches."""
+COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"
+"""Of Okabe and Ito, which people with any colour vision tell apart; 7 colours and 4 dashes make 28 lines."""
+DASHES = "-", "--", "-.", ":"
+
+
+def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> PaperFigure:
+    """A small chart for each name, of a curve for each run against the step, with one legend. Raises UserError if there
+    is none."""
+    if not curves:
+        raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
+    runs = list(dict.fromkeys(run for chart in curves.values() for run in chart))
+    with paper.drawing():
+        columns = min(len(curves), max(1, int(paper.width / CHART[0])))
+        figure, charts = _charts(paper, ceil(len(curves) / columns), columns, runs)
+        for axes, (name, some) in zip(charts, curves.items(), strict=False):
+            _titled(axes, name)
+            _lines(axes, some, runs)
+        for axes in charts[len(curves) :]:
+            axes.remove()
+        for axes in charts[max(0, len(curves) - columns) : len(curves)]:
+            axes.set_xlabel("step")
+        return figure
+
+
+def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
+    """The gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
+    `vision_attn.faithfulness.report.record`."""
+    names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
+    lines = [*reversed(names), "random"]
+    steps = numbers["settings"]["steps"]
+    with paper.drawing():
+        columns = 3 if paper.width >= 3 * CHART[0] else 1
+        figure, (gains, *others) = _charts(paper, 3 // columns, columns, lines)
+        _titled(gains, "gain over a random order")
+        for place, name in enumerate(names):
+            one, style = numbers["methods"][name], _style(lines.index(name))
+            ends = one["gain_interval"]
+            if ends is not None:
+                gains.plot(ends, (place, place), color=style["color"])
+            gains.plot(one["gain"], place, "o", color=style["color"], markersize=4)
+        gains.axvline(0, color=paper.quiet, linewidth=0.8)
+        gains.set_yticks(range(len(names)), names)
+        gains.margins(y=0.6 / max(1, len(names)))
+        for axes, kind, better in zip(others, ("deletion", "insertion"), ("lower", "higher"), strict=True):
+            _titled(axes, f"{kind} ({better} is better)")
+            curves = {
+                name: [(100 * n / steps, y) for n, y in enumerate(numbers["curves"][name][kind])] for name in lines
+            }
+            _lines(axes, curves, lines)
+            axes.set(xlabel=f"regions {'deleted' if kind == 'deletion' else 'inserted'}, %")
+            axes.set_ylabel(numbers["score"])
+        images = f"{numbers['images']} image{'s' * (numbers['images'] != 1)}"
+        title = f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"])
+        letters = Letters(title)
+        figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
+        return figure
+
+
+def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:
+    """A figure with empty charts, and one legend below them."""
+    across = max(1, int(paper.width / (0.5 + max(Letters(name).width(name, 7) for name in names) / 72)))
+    across = min(across, len(names))
+    height = rows * CHART[1] + 0.3 + ceil(len(names) / across) * LEGEND
+    figure = PaperFigure(paper, height, layout="constrained")
+    charts = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    handles = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=across, columnspacing=1.2, handlelength=2.6
+    )
+    for text in legend.get_texts():
+        letters = Letters(text.get_text())
+        text.set_text(letters.shortened(text.get_text(), 7, 72 * (paper.width - 0.6)))
+        text.set_fontproperties(letters.properties)
+        text.set_fontsize(7)
+    return figure, charts
+
+
+def _titled(axes: Axes, title: str) -> None:
+    letters = Letters(title)
+    axes.set_title(
+        letters.shortened(title, 8, 72 * CHART[0]), fontproperties=letters.properties, fontsize=8, loc="left"
+    )
+
+
+def _lines(axes: Axes, curves: Mapping[str, Curve], names: Sequence[str]) -> None:
+    """Draw curves, each in the colour and dash of its name; a curve of one point as a point."""
+    for name, curve in curves.items():
+        points = curve[:: -(-len(curve) // MOST)]
+        axes.plot(*zip(*points, strict=True), marker="." if len(points) == 1 else "", **_style(names.index(name)))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}

@@ -1,0 +1,199 @@
+"""Panels in rows: pictures of one width, each with a line above and a note below, on a page whose height follows."""
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from PIL import Image
+
+from vision_attn.viz.figures.paper import Letters, Paper, PaperFigure
+
+MARGIN, GAP = 0.06, 0.07
+"""Around all, and between panels, in inches."""
+PANEL = 1.2
+"""The least width of a panel of a landscape photograph, in inches, where panels may be wrapped."""
+WIDE, NARROW = 4 / 3, 0.75
+"""The aspect of a landscape photograph, and how much narrower a panel of a portrait may be."""
+TALLEST = 1.2
+"""The height of a panel, at most, for a width of 1: what is higher is drawn narrower."""
+TITLE, NOTE, HEAD = 8, 6, 9
+"""Sizes of letters, in points."""
+LINE = 1.35 / 72
+"""The height of a line, in inches for a point."""
+BAR = 1.7, 0.08
+"""Width and height of a colour bar, in inches."""
+
+Mark = Callable[[Axes], object]
+"""Draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
+
+
+class Panel(NamedTuple):
+    """A picture of a figure."""
+
+    picture: Image.Image
+    title: str = ""
+    note: str = ""
+    marks: Sequence[Mark] = ()
+    paint: Callable[[Image.Image], Image.Image] | None = None
+    """Changes the picture once it has its size in pixels."""
+
+
+class Line(NamedTuple):
+    """Panels side by side, under a title; None is an empty place."""
+
+    panels: Sequence[Panel | None]
+    title: str = ""
+
+
+class Scale(NamedTuple):
+    """The colour bar: the weight at full colour, and what the numbers are."""
+
+    most: float
+    label: str
+
+
+def columns_of(number: int, aspect: float, paper: Paper) -> int:
+    """In how many columns `number` panels of this aspect are wrapped."""
+    fitting = max(1, int(paper.width / (PANEL * max(NARROW, aspect / WIDE))))
+    return ceil(number / ceil(number / min(number, fitting)))
+
+
+def wrapped(panels: Sequence[Panel], columns: int, title: str = "") -> list[Line]:
+    """Panels in lines of `columns`; the title stands above the first."""
+    return [
+        Line(panels[first : first + columns], title if first == 0 else "") for first in range(0, len(panels), columns)
+    ]
+
+
+def width_of(columns: int, paper: Paper) -> float:
+    """The width of a panel, in inches."""
+    return (paper.width - 2 * MARGIN - (columns - 1) * GAP) / columns
+
+
+def drawn(
+    lines: Sequence[Line],
+    paper: Paper,
+    *,
+    title: str = "",
+    heads: Sequence[str] = (),
+    scale: Scale | None = None,
+    foot: str = "",
+    tallest: float = TALLEST,
+) -> PaperFigure:
+    """Draw lines of panels, of which the longest decides the width of all panels. heads: above the columns. foot: below
+    all, beside the colour bar."""
+    columns = max(len(line.panels) for line in lines)
+    number = sum(panel is not None for line in lines for panel in line.panels)
+    with paper.drawing():
+        page = _Page(paper, tallest)
+        page.paragraph(title, HEAD, paper.ink)
+        width = width_of(columns, paper)
+        for column, head in enumerate(heads):
+            page.write(head, TITLE, MARGIN + column * (width + GAP), width, paper.ink)
+        page.down(TITLE * LINE * bool(heads))
+        for line in lines:
+            page.paragraph(line.title, TITLE, paper.ink)
+            page.line(line.panels, width, number)
+        page.end(scale, foot)
+        return page.finished()
+
+
+class _Page:
+    """Places what is drawn from the top down, in inches; the height is known at the end."""
+
+    def __init__(self, paper: Paper, tallest: float) -> None:
+        self.paper, self.figure, self.top, self.tallest = paper, PaperFigure(paper), MARGIN, tallest
+        self._axes: list[tuple[Axes, float, float, float, float]] = []
+        self._texts: list[tuple[Any, float, float]] = []
+
+    def down(self, inches: float) -> None:
+        self.top += inches
+
+    def write(
+        self, text: str, size: float, x: float, room: float, colour: str, *, below: float = 0.0, right: bool = False
+    ) -> None:
+        """Write a line with its top `below` the current one, cut where it is wider than `room`, all in inches."""
+        if text:
+            letters = Letters(text)
+            kept = letters.shortened(text, size, 72 * room)
+            place, side = (x + room, "right") if right else (x, "left")
+            options = {"fontsize": size, "fontproperties": letters.properties, "color": colour, "ha": side, "va": "top"}
+            self._texts.append((self.figure.text(0, 0, kept, **options), place, self.top + below))
+
+    def paragraph(self, text: str, size: float, colour: str) -> None:
+        """Write lines over the whole width, and go down."""
+        room = self.paper.width - 2 * MARGIN
+        for line in Letters(text).wrapped(text, size, 72 * room) if text else ():
+            self.write(line, size, MARGIN, room, colour)
+            self.down(size * LINE)
+        self.down(0.04 * bool(text))
+
+    def line(self, panels: Sequence[Panel | None], width: float, number: int) -> None:
+        """Draw panels side by side, and go down."""
+        there = [panel for panel in panels if panel is not None]
+        above = TITLE * LINE * any(panel.title for panel in there)
+        below = NOTE * LINE * any(panel.note for panel in there)
+        shapes = [self.shape(panel.picture, width) for panel in there]
+        tall = max(height for _, height in shapes)
+        for column, panel in enumerate(panels):
+            if panel is None:
+                continue
+            x = MARGIN + column * (width + GAP)
+            across, high = self.shape(panel.picture, width)
+            self.write(panel.title, TITLE, x, width, self.paper.ink)
+            axes = self.figure.add_axes((0, 0, 1, 1), frameon=False)
+            axes.set(xticks=(), yticks=())
+            picture = self.paper.fitted(panel.picture, across, number)
+            picture = panel.paint(picture) if panel.paint else picture
+            axes.imshow(picture, extent=(-1, 1, 1, -1), aspect="auto", interpolation="none")
+            for mark in panel.marks:
+                mark(axes)
+            axes.set(xlim=(-1, 1), ylim=(1, -1))
+            self._axes.append((axes, x, self.top + above, across, high))
+            self.write(panel.note, NOTE, x, width, self.paper.quiet, below=above + tall + 0.03)
+        self.down(above + tall + below + 0.03 * bool(below) + GAP)
+
+    def shape(self, picture: Image.Image, width: float) -> tuple[float, float]:
+        """Width and height of a picture in a panel, in inches."""
+        aspect = picture.width / picture.height
+        high = min(width / aspect, self.tallest * width)
+        return high * aspect, high
+
+    def end(self, scale: Scale | None, foot: str) -> None:
+        """Write the foot, and draw the colour bar to its right, or below it where there is no room."""
+        room = self.paper.width - 2 * MARGIN
+        narrow = room < 2 * BAR[0]
+        beside = room if scale is None or narrow else room - BAR[0] - 0.2
+        lines = Letters(foot).wrapped(foot, NOTE, 72 * beside) if foot else []
+        for number, line in enumerate(lines):
+            self.write(line, NOTE, MARGIN, beside, self.paper.quiet, below=number * NOTE * LINE)
+        tall = len(lines) * NOTE * LINE
+        if scale is not None:
+            self.down(tall * narrow)
+            axes = self.figure.add_axes((0, 0, 1, 1))
+            bar = self.figure.colorbar(
+                ScalarMappable(Normalize(0, scale.most), "viridis"), cax=axes, orientation="horizontal"
+            )
+            bar.solids.set_rasterized(True)  # or viewers show seams between its colours
+            bar.outline.set_visible(False)
+            bar.locator = axes.xaxis.get_major_locator()
+            axes.grid(False)
+            axes.tick_params(labelsize=NOTE, pad=1.5)
+            x = self.paper.width - MARGIN - BAR[0] - 0.08
+            self.write(scale.label, NOTE, x - 0.3, BAR[0] + 0.38, self.paper.quiet, right=True)
+            self._axes.append((axes, x, self.top + NOTE * LINE + 0.02, *BAR))
+            tall = max(tall * (not narrow), NOTE * LINE + 0.02 + BAR[1] + 0.16)
+        self.down(tall)
+
+    def finished(self) -> PaperFigure:
+        """Set the height, and put all in its place."""
+        wide, high = float(self.paper.width), self.top + MARGIN
+        self.figure.set_size_inches(wide, high)
+        for axes, x, y, across, tall in self._axes:
+            axes.set_position((x / wide, 1 - (y + tall) / high, across / wide, tall / high))
+        for text, x, y in self._texts:
+            text.set_position((x / wide, 1 - y / high))
+        return self.figure

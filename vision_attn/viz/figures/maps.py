@@ -1,0 +1,231 @@
+"""Figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or models."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from PIL import Image
+from torch import Tensor
+
+from vision_attn.geometry.extents import Extent, cell
+from vision_attn.system.console import complain
+from vision_attn.system.errors import UserError
+from vision_attn.system.written import joined, shown
+from vision_attn.viz.attention import check, even, sharpest_word, weights
+from vision_attn.viz.figures.layout import Line, Mark, Panel, Scale, columns_of, drawn, wrapped
+from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid, plain
+from vision_attn.viz.figures.paper import Paper, PaperFigure
+from vision_attn.viz.films import on_strip
+from vision_attn.viz.page import PageItem
+from vision_attn.viz.sheet import Box
+
+Scaled = Literal["each", "all"]
+"""Whether full colour is the largest weight of each map, or of all maps of the figure."""
+SCALED = {
+    "each": "share of each map's largest weight",
+    "all": "weight of a region",
+}
+MOST_MAPS = 2
+"""Maps of a row up to which each stands beside its overlay, unless `maps` says otherwise."""
+
+
+class Options(NamedTuple):
+    """What a figure of maps shows."""
+
+    words: Sequence[str] | None = None
+    """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
+    map is sharpest, or all, where all have the same few."""
+    scale: Scaled = "each"
+    maps: bool | None = None
+    """Whether each map stands beside its overlay as well, in rows of pictures. None: where there are one or two."""
+
+
+class _Map(NamedTuple):
+    """The map of one word, on its picture."""
+
+    word: str
+    alpha: Float[Tensor, "*F Y X"]
+    extent: Extent
+    marks: Sequence[Mark]
+    probability: float | None
+    even: bool
+
+    @property
+    def most(self) -> float:
+        return float(self.alpha.max())
+
+    @property
+    def numbers(self) -> list[str]:
+        """Its probability, and its largest weight."""
+        sure = [] if self.probability is None else [f"p {self.probability:.2f}"]
+        return [*sure, f"max {self.most:.2g}{' (even)' * self.even}"]
+
+
+def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str = "") -> PaperFigure:
+    """The picture, and an overlay for each of its words. origin: what the foot says of the model and the method. Raises
+    UserError if the words, maps and log-probabilities of the item differ in number."""
+    found = _maps(item)
+    picture = Panel(item.picture, "picture" if found else "")
+    most = max((one.most for one in found), default=0.0)
+    panels = [_overlay(item.picture, one, options, most, shown(one.word), one.numbers) for one in found]
+    aspect = item.picture.width / item.picture.height
+    lines = wrapped([picture, *panels], columns_of(len(found) + 1, aspect, paper))
+    scale = _scale(options, most) if found else None
+    title = item.question or joined(item.words)
+    return drawn(lines, paper, title=title, scale=scale, foot=_foot(found, [item], origin), tallest=2.0)
+
+
+def rows_figure(
+    rows: Sequence[Sequence[PageItem]],
+    titles: Sequence[str],
+    paper: Paper,
+    options: Options,
+    *,
+    labels: Sequence[str] = ("",),
+    origin: str = "",
+) -> PaperFigure:
+    """A row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such as
+    methods: of each photograph there is an item for each label. titles: of rows.
+
+    Rows without any word that is asked for, and words without any row, are left out, and a line says so. Raises
+    UserError if nothing is left.
+    """
+    words = options.words and said(options.words, rows) or _common(list(chain(*rows)))
+    found = [[_chosen(item, words) for item in items] for items in rows]
+    kept = [number for number, row in enumerate(found) if any(one for some in row for one in some)]
+    if not kept:
+        raise UserError("nothing to draw: this model has no maps")
+    if left := [titles[number] for number in range(len(rows)) if number not in kept]:
+        complain(f"not in the figure, without a map of these words: {'; '.join(left)}")
+    maps = [one for number in kept for some in found[number] for one in some if one]
+    groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
+    pairs = len(groups) <= MOST_MAPS if options.maps is None else options.maps
+    most, lines = max(one.most for one in maps), []
+    for number in kept:
+        panels: list[Panel | None] = [Panel(rows[number][0].picture)]
+        for item, some in zip(rows[number], found[number], strict=True):
+            for one in some:
+                if one is None:
+                    panels += [None] * (1 + pairs)
+                    continue
+                notes = [*([] if words else [shown(one.word)]), *one.numbers]
+                panels += [_cells(item.picture, one, options, most)] * pairs
+                panels.append(_overlay(item.picture, one, options, most, "", notes))
+        lines.append(Line(panels, titles[number]))
+    both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
+    heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
+    foot = _foot(maps, [item for number in kept for item in rows[number]], origin)
+    return drawn(lines, paper, heads=heads, scale=_scale(options, most), foot=foot)
+
+
+def said(words: Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
+    """Those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
+    there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
+    missing = [word for word in words if word.casefold() not in there]
+    if len(missing) == len(words):
+        known = ", ".join(sorted(there)[:20]) + ", ..." * (len(there) > 20)
+        raise UserError(f"no caption has the word {' or '.join(missing)}; the words are {known}")
+    if missing:
+        complain(f"no caption has the word {', '.join(missing)}")
+    return [word for word in words if word not in missing]
+
+
+def _common(items: Sequence[PageItem]) -> list[str] | None:
+    """The words of all items, where they are the same few, as texts to match are."""
+    first = list(items[0].words)
+    return first if 1 < len(first) <= 4 and all(list(item.words) == first for item in items) else None
+
+
+def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
+    """The maps of an item for these words, None for one that it lacks; without words that of its sharpest word."""
+    found = _maps(item)
+    if words is None:
+        if not found:
+            return [None]
+        best = sharpest_word(item.words, item.alpha, item.content) if len(found) > 1 else 0
+        return [found[best or 0]]
+    named = {shown(one.word).casefold(): one for one in reversed(found)}
+    return [named.get(word.casefold()) for word in words]
+
+
+def _maps(item: PageItem) -> list[_Map]:
+    """The map of each word; none where the model has no maps."""
+    check(item.words, item.alpha, item.log_prob, item.regions, item.title)
+    if item.alpha is None:
+        return []
+    alpha, found = weights(item.alpha), []
+    flat = even(alpha).tolist()
+    for step, word in enumerate(item.words):
+        boxes = (item.boxes or {}).get(shown(word), ())
+        marks = [partial(_boxed, box=on_strip(box, item.frames) if item.frames > 1 else box) for box in boxes]
+        if item.regions is not None:
+            box = cell(int(item.regions[step]), *alpha.shape[1:], item.extent)
+            marks.append(partial(_boxed, box=box, colour="white"))
+        probability = None if item.log_prob is None else math.exp(float(item.log_prob[step]))
+        found.append(_Map(word, alpha[step], item.extent, marks, probability, flat[step]))
+    return found
+
+
+def _overlay(picture: Image.Image, one: _Map, options: Options, most: float, title: str, notes: Sequence[str]) -> Panel:
+    paint = partial(_painted, one=one, most=_full(one, options, most))
+    return Panel(picture, title, " · ".join(notes), one.marks, paint)
+
+
+def _cells(picture: Image.Image, one: _Map, options: Options, most: float) -> Panel:
+    """The map by itself, cell by cell."""
+    share = partial(_on_strip, one.alpha / _full(one, options, most), in_cells, extent=one.extent)
+    return Panel(picture, paint=lambda fitted: plain(share(fitted)))
+
+
+def _painted(picture: Image.Image, one: _Map, most: float) -> Image.Image:
+    return overlaid(picture, _on_strip(one.alpha / most, interpolated, picture, extent=one.extent))
+
+
+def _on_strip(
+    share: Float[Tensor, "*F Y X"], placed: Callable[..., Tensor], picture: Image.Image, *, extent: Extent
+) -> Float[Tensor, "height width"]:
+    """A map on the pixels of its picture; the frames of a film are side by side."""
+    if share.ndim == 2:
+        return placed(share, picture.height, picture.width, extent)
+    edges = [round(picture.width * number / len(share)) for number in range(len(share) + 1)]
+    sizes = [right - left for left, right in zip(edges[:-1], edges[1:], strict=True)]
+    return torch.cat([placed(one, picture.height, size, extent) for one, size in zip(share, sizes, strict=True)], dim=1)
+
+
+def _full(one: _Map, options: Options, most: float) -> float:
+    """The weight at full colour; 1 for a map of zeros."""
+    return (one.most if options.scale == "each" else most) or 1.0
+
+
+def _scale(options: Options, most: float) -> Scale:
+    return Scale(1.0 if options.scale == "each" else most or 1.0, SCALED[options.scale])
+
+
+def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
+    """Outline a box, in a line that is seen on light and on dark."""
+    x0, y0, x1, y1 = map(float, box)
+    options: dict[str, Any] = {"fill": False, "clip_on": True}
+    for line, ink in ((2.2, "black"), (1.1, colour)):
+        axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, linewidth=line, edgecolor=ink, **options))
+
+
+def _foot(found: Sequence[_Map], items: Sequence[PageItem], origin: str) -> str:
+    """The model and the method, the weight of an even map where all weights sum to 1, and what outlines are."""
+    told = [origin] if origin else []
+    if not found:
+        return "".join(told)
+    sizes = {one.alpha.numel() for one in found}
+    told.append("max: the largest weight of a region")
+    if len(sizes) == 1 and all(abs(float(one.alpha.sum()) - 1) < 0.01 for one in found):
+        told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"
+    if any(item.regions is not None for item in items):
+        told.append("white outline: the region that was selected")
+    if any((item.boxes or {}).get(shown(word)) for item in items for word in item.words):
+        told.append("orange outline: what the word is true of")
+    return ". ".join(told) + "."
