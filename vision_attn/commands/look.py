@@ -15,6 +15,7 @@ each further model that --models names.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,29 +70,31 @@ def run(arguments: argparse.Namespace) -> int:
     method, *others = arguments.methods or [arguments.method]
     done: list[ExplanationResult] = []
     with images_of(arguments, "look") as (files, found):
-        model = load_with_images(arguments)
+        model, *further = [load_with_images(one) for one in of_each_model(arguments)]
         for result in model.look(files, arguments.text, unreadable=found.complaints, method=method, **options):
             done.append(result)
-            say(result.file, result.text, *([result.model] if arguments.models else []))
+            say(result.file, result.text, *([result.model] if further else []))
         if not arguments.images:
             raise UserError(NO_IMAGES)
         if done:
             complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
-        more = list(done)
-        for other in others:
-            more += model.look(list(found.files), arguments.text, unreadable=[], method=other, **options)
-        for name in arguments.models or ():
-            for number, other in enumerate((method, *others)):
-                model = model if number else load_with_images(named_so(arguments, name))
-                for result in model.look(list(found.files), arguments.text, unreadable=[], method=other, **options):
-                    more.append(result)
-                    if not number:
-                        say(result.file, result.text, result.model)
-        write_figure(arguments, more, figure)
+        columns = list(done)
+        for one in (model, *further):
+            for other in others if one is model else (method, *others):
+                seen = one.look(list(found.files), arguments.text, unreadable=[], method=other, **options)
+                columns += seen
+                for result in seen if other == method else ():
+                    say(result.file, result.text, result.model)
+        write_figure(arguments, columns, figure)
     return 1 if found.complaints else 0
 
 
-def named_so(arguments: argparse.Namespace, name: str) -> argparse.Namespace:
-    """These arguments with another model, whose weights are its own, or random ones too."""
-    weights = arguments.weights if arguments.weights == "none" else None
-    return argparse.Namespace(**vars(arguments) | {"model": name, "weights": weights})
+def of_each_model(arguments: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """The arguments with each of the models. The first one's file of weights is its own; random weights are for all but
+    runs."""
+    from vision_attn.results.explainer import is_run_name
+
+    yield arguments
+    for name in arguments.models or ():
+        weights = "none" if arguments.weights == "none" and not is_run_name(name) else None
+        yield argparse.Namespace(**vars(arguments) | {"model": name, "weights": weights})

@@ -5,6 +5,7 @@
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def column(self) -> tuple[str, ...]:
-        return self.way, self.model
+        return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
 
     @property
     def text(self) -> str:

@@ -12,12 +12,12 @@ from vision_attn.system.errors import UserError
 from vision_attn.viz.curves import MOST, Curve
 from vision_attn.viz.figures.paper import Letters, Paper, PaperFigure
 
-CHART = 2.0, 1.5
-"""The least width of a chart, and the height of a row of charts, in inches."""
+CHART = 2.1, 1.5
+"""About the width of a chart, and the height of a row of charts, in inches."""
 LEGEND = 0.17
 """The height of a line of the legend, in inches."""
 COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"
-"""Of Okabe and Ito, which people with any colour vision tell apart; 7 colours and 4 dashes make 28 lines."""
+"""Of Okabe and Ito, which people with any colour vision tell apart; with 4 dashes they make 28 kinds of lines."""
 DASHES = "-", "--", "-.", ":"
 
 
@@ -28,7 +28,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
     runs = list(dict.fromkeys(run for chart in curves.values() for run in chart))
     with paper.drawing():
-        columns = min(len(curves), max(1, int(paper.width / CHART[0])))
+        columns = min(len(curves), max(1, round(paper.width / CHART[0])))
         figure, charts = _charts(paper, ceil(len(curves) / columns), columns, runs)
         for axes, (name, some) in zip(charts, curves.items(), strict=False):
             _titled(axes, name)
@@ -37,7 +37,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
             axes.remove()
         for axes in charts[max(0, len(curves) - columns) : len(curves)]:
             axes.set_xlabel("step")
-        return figure
+        return _fitted(figure)
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
@@ -47,7 +47,7 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
     lines = [*reversed(names), "random"]
     steps = numbers["settings"]["steps"]
     with paper.drawing():
-        columns = 3 if paper.width >= 3 * CHART[0] else 1
+        columns = 3 if paper.width >= 5 else 1
         figure, (gains, *others) = _charts(paper, 3 // columns, columns, lines)
         _titled(gains, "gain over a random order")
         for place, name in enumerate(names):
@@ -71,7 +71,7 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
         title = f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"])
         letters = Letters(title)
         figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
-        return figure
+        return _fitted(figure)
 
 
 def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:
@@ -94,10 +94,19 @@ def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tupl
 
 
 def _titled(axes: Axes, title: str) -> None:
-    letters = Letters(title)
-    axes.set_title(
-        letters.shortened(title, 8, 72 * CHART[0]), fontproperties=letters.properties, fontsize=8, loc="left"
-    )
+    axes.set_title(title, fontproperties=Letters(title).properties, fontsize=8, loc="left")
+
+
+def _fitted(figure: PaperFigure) -> PaperFigure:
+    """Write titles smaller, or cut them, where they are wider than their chart."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        title, room = axes.get_title(loc="left"), axes.get_window_extent().width / figure.dpi
+        letters = Letters(title)
+        size = letters.size(title, 8, room)
+        options = {"fontproperties": letters.properties, "fontsize": size, "loc": "left"}
+        axes.set_title(letters.shortened(title, size, 72 * room), **options)
+    return figure
 
 
 def _lines(axes: Axes, curves: Mapping[str, Curve], names: Sequence[str]) -> None:
@@ -110,4 +119,4 @@ def _lines(axes: Axes, curves: Mapping[str, Curve], names: Sequence[str]) -> Non
 
 
 def _style(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number // len(COLOURS) % len(DASHES)]}
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}

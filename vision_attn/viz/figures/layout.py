@@ -115,13 +115,15 @@ class _Page:
     def write(
         self, text: str, size: float, x: float, room: float, colour: str, *, below: float = 0.0, right: bool = False
     ) -> None:
-        """Write a line with its top `below` the current one, cut where it is wider than `room`, all in inches."""
+        """Write a line with its top `below` the current one, all in inches. What is wider than `room` is written
+        smaller, then cut."""
         if text:
-            letters = Letters(text)
+            letters, baseline = Letters(text), self.top + below + size / 72
+            size = letters.size(text, size, room)
             kept = letters.shortened(text, size, 72 * room)
             place, side = (x + room, "right") if right else (x, "left")
-            options = {"fontsize": size, "fontproperties": letters.properties, "color": colour, "ha": side, "va": "top"}
-            self._texts.append((self.figure.text(0, 0, kept, **options), place, self.top + below))
+            options = {"fontsize": size, "fontproperties": letters.properties, "color": colour, "ha": side}
+            self._texts.append((self.figure.text(0, 0, kept, **options), place, baseline))
 
     def paragraph(self, text: str, size: float, colour: str) -> None:
         """Write lines over the whole width, and go down."""

@@ -27,6 +27,10 @@ WIDTH, DPI = 6.5, 300
 """Of a figure in inches: the text of a page of one column; and dots per inch."""
 LARGEST = 50, 2400
 """Of both."""
+LARGE = 200
+"""Size at which the width of a text is measured."""
+SMALLEST = 5
+"""Size of letters, in points, below which a text is rather cut."""
 PIXELS = 550_000
 """Of all pictures of a PDF or SVG together, unless `dpi` is given: each pixel takes 2 to 3 bytes, since they are stored
 without loss, and a file should stay below 2 MB."""
@@ -115,6 +119,15 @@ class Letters(Typeface):
     """The typeface that a figure writes a text in: matplotlib's, or an installed one for letters that it lacks."""
 
     FIRST = str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
+
+    def width(self, text: str, size: float) -> float:
+        """In points; not rounded to pixels of a screen, as Pillow does at small sizes."""
+        return super().width(text, LARGE) * size / LARGE
+
+    def size(self, text: str, size: float, room: float) -> float:
+        """The largest size, in points and at most `size`, at which `text` is no wider than `room` inches; not below
+        `SMALLEST`."""
+        return min(size, max(SMALLEST, 0.99 * size * 72 * room / max(1.0, self.width(text, size))))
 
     @property
     def properties(self) -> FontProperties:
