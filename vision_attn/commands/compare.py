@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         note = "no page is written: these runs have no metrics.jsonl, so there are no curves"
     if arguments.figure:
         from vision_attn.viz.figures.charts import curves_figure
-        from vision_attn.viz.figures.paper import Paper, save
+        from vision_attn.viz.figures.drawing import save
+        from vision_attn.viz.figures.paper import Paper
 
         complain(f"drawn: {save(curves_figure(curves(runs), Paper(**figure)), arguments.figure)}")
     for line in records(runs, keys) if arguments.json else (*table(runs, keys, names), *summaries(runs, names)):

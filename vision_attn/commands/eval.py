@@ -124,7 +124,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
             if arguments.figure:
-                from vision_attn.viz.figures.paper import Paper, save
+                from vision_attn.viz.figures.drawing import save
+                from vision_attn.viz.figures.paper import Paper
 
                 seed_all(model.seed)
                 save(model.task.figure(batch, Paper(**figure)), arguments.figure)

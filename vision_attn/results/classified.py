@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,11 @@ from vision_attn.system.files import scratch
 from vision_attn.viz.canvases import Rectangles, write_strips
 from vision_attn.viz.canvases import write_animation as write_drawing
 from vision_attn.viz.classified import DRAWN
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture
 from vision_attn.viz.glimpses import write_animation, write_glimpses
 from vision_attn.viz.reads import ReadTrace, write_reads, write_reads_animation
 from vision_attn.viz.sheet import Panel, fitted, save_picture, sheet
-
-if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
-    from matplotlib.figure import Figure
-
-    from vision_attn.viz.figures.paper import Paper
 
 
 @dataclass(repr=False)
@@ -105,11 +101,11 @@ class ClassificationResult(Displayable):
         parts = (self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
         return GlimpseTrace(*parts, extent=self.extent, names=self.names)
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         return self.figure_together([self], paper, **options)
 
     @classmethod
-    def figure_together(cls, results: Sequence["ClassificationResult"], paper: "Paper", **options: Any) -> "Figure":
+    def figure_together(cls, results: Sequence["ClassificationResult"], paper: Paper, **options: Any) -> Any:
         """A row for each image: where the model looked, and what it saw there."""
         from vision_attn.viz.figures.glimpses import answers_figure, glimpses_figure, reads_figure
 
@@ -123,13 +119,13 @@ class ClassificationResult(Displayable):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`probabilities` (T, N): of each class after each glimpse; `locations` (T, 2): (x, y) of each glimpse, from -1
-        to 1, if the model takes glimpses; `names` (N): of classes; `text` and `file` ()."""
+        to 1, if the model takes glimpses; `names` (N): of classes; `text` and `image`, its file ()."""
         numbers = range(self.probabilities.shape[1])
         found = {
             "probabilities": self.probabilities.cpu().numpy(),
             "names": np.array([*self.names] or [str(number) for number in numbers], dtype=np.str_),
             "text": np.array(self.text),
-            "file": np.array(self.file.encode(errors="backslashreplace").decode()),
+            "image": np.array(self.file.encode(errors="backslashreplace").decode()),
         }
         return found if self.locations is None else found | {"locations": self.locations.cpu().numpy()}
 
@@ -169,7 +165,7 @@ class DrawnImages(Displayable):
     def __repr__(self) -> str:
         return f"<{len(self.canvases)} images, drawn in {self.canvases.shape[1]} time steps>"
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         from vision_attn.viz.figures.glimpses import drawings_figure
 
         return drawings_figure(self.canvases, self.writes, paper, **options)

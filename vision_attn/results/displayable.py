@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,14 +14,10 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing, scratch
 from vision_attn.viz.attention import light
+from vision_attn.viz.figures.paper import DPI, Paper, ending_of
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
-
-if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
-    from matplotlib.figure import Figure
-
-    from vision_attn.viz.figures.paper import Paper
 
 HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
@@ -51,12 +47,12 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         """Draw the figure on this paper. Raises UserError for a result that has none."""
         raise UserError(f"{self!r} has no figure: save its page (.html) or its picture (.png)")
 
     @classmethod
-    def figure_together(cls, results: "Sequence[Any]", paper: "Paper", **options: Any) -> "Figure":
+    def figure_together(cls, results: Sequence[Any], paper: Paper, **options: Any) -> Any:
         """Draw one figure of several results of this kind. Raises UserError for a kind that has none."""
         raise UserError("these results have no figure together: draw one of each")
 
@@ -64,9 +60,7 @@ class Displayable(ABC):
         """What `save("look.npz")` writes, by its keys. Raises UserError for a result without arrays."""
         raise UserError(f"{self!r} has no arrays to save as .npz: record() has its numbers")
 
-    def figure(
-        self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, **options: Any
-    ) -> "Figure":
+    def figure(self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, **options: Any) -> Any:
         """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed, and saved by
         `savefig`: its text stays text.
 
@@ -77,8 +71,6 @@ class Displayable(ABC):
 
         Raises UserError for a result that has no figure, and for what it does not have.
         """
-        from vision_attn.viz.figures.paper import Paper
-
         return self.figure_on(Paper(width, dpi, dark).checked(), **options)
 
     def save(self, path: str | Path, **options: Any) -> Path:
@@ -103,7 +95,7 @@ class Displayable(ABC):
 
     def write_figure(self, path: Path, **options: Any) -> Path:
         """Write `figure(**options)` as a PDF, SVG or PNG. Returns its path. Raises UserError for other names."""
-        from vision_attn.viz.figures.paper import DPI, ending_of, save
+        from vision_attn.viz.figures.drawing import save
 
         if ending_of(path) == ".png":  # only vectors keep photographs without loss
             options["dpi"] = options.get("dpi") or DPI
@@ -176,7 +168,7 @@ class InteractiveResult(Displayable):
         """What tells this result from others of the same image in a figure, such as the method and the model."""
         return ()
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         """With `words`, a row: the picture, and map and overlay of each of them; otherwise an overlay of every word."""
         from vision_attn.viz.figures.maps import Options, caption_figure
 
@@ -186,7 +178,7 @@ class InteractiveResult(Displayable):
         return self.figure_together([self], paper, **options)
 
     @classmethod
-    def figure_together(cls, results: Sequence["InteractiveResult"], paper: "Paper", **options: Any) -> "Figure":
+    def figure_together(cls, results: Sequence["InteractiveResult"], paper: Paper, **options: Any) -> Any:
         """A row for each image, with its map and overlay for the words that are asked for, or for the word whose map is
         sharpest. Results of the same image that differ in their method or model stand side by side. Raises UserError if
         these are not the same for all images, or if there is nothing to draw."""
@@ -208,7 +200,7 @@ class InteractiveResult(Displayable):
     def arrays(self) -> dict[str, np.ndarray]:
         """`maps` (T, Y, X), of a film (T, F, Y, X): the weight of each region at each word; `extent` (4): the left,
         top, right and bottom edge of the maps on the picture, from -1 to 1; `words` (T); `probabilities` (T), NaN where
-        they are unknown; `text` and `file` (). Raises UserError for a model without maps."""
+        they are unknown; `text` and `image`, its file (). Raises UserError for a model without maps."""
         if self.alpha is None:
             raise UserError(f"{self.title}: this model has no attention, so there are no maps to save")
         unknown = np.full(len(self.words), np.nan)
@@ -218,7 +210,7 @@ class InteractiveResult(Displayable):
             "words": np.array([*self.words], dtype=np.str_),
             "probabilities": unknown if self.log_prob is None else np.exp(np.array(self.log_prob, dtype=np.float64)),
             "text": np.array(self.text),
-            "file": np.array(self.file.encode(errors="backslashreplace").decode()),
+            "image": np.array(self.file.encode(errors="backslashreplace").decode()),
         }
 
     def light(self) -> Float[Tensor, "T height width"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
@@ -24,12 +24,8 @@ from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.sheet import save_picture
-
-if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
-    from matplotlib.figure import Figure
-
-    from vision_attn.viz.figures.paper import Paper
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
 """The name of a method, or of several, or methods of your own by name; None: all that suit the model."""
@@ -70,7 +66,7 @@ class MeasureResult(Displayable):
     def __repr__(self) -> str:
         return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         """The gain of each method with its interval, and the curves of deletion and insertion."""
         from vision_attn.viz.figures.charts import measured_figure
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from PIL import Image
 
@@ -13,13 +13,9 @@ from vision_attn.results.displayable import Displayable, InteractiveResult, writ
 from vision_attn.results.images import FILES, Picture, held, is_one, name_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
-
-if TYPE_CHECKING:  # matplotlib is imported when a figure is drawn
-    from matplotlib.figure import Figure
-
-    from vision_attn.viz.figures.paper import Paper
 
 BATCH = 16
 """Photographs that are encoded and captioned together."""
@@ -42,7 +38,7 @@ class ResultList(Displayable, list):
             self.write_picture(folder / "picture.png")
             write_embedded(path, f"{len(self)} images", folder / "picture.png")
 
-    def figure_on(self, paper: "Paper", **options: Any) -> "Figure":
+    def figure_on(self, paper: Paper, **options: Any) -> Any:
         """A row for each result. Raises UserError for results of different kinds."""
         results = [one for item in self for one in (item if isinstance(item, ResultList) else [item])]
         if not results:

@@ -22,6 +22,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import glimpsed, write_classified
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.reads import ReadTrace
 
 
@@ -270,7 +271,7 @@ class Classification(Task):
         return write_classified(folder, batch.images, glance, view, labels, self.class_names, sampled=sampled)
 
     @torch.no_grad()
-    def figure(self, batch: Batch, paper: Any) -> Any:
+    def figure(self, batch: Batch, paper: Paper) -> Any:
         """Where the model looked in each image, and what it saw there, as `show` samples it."""
         from vision_attn.viz.figures.glimpses import glimpses_figure, reads_figure  # imports matplotlib
 

@@ -23,6 +23,7 @@ from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
 from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.viz.figures.paper import Paper
 
 
 class Describing(Task):
@@ -92,7 +93,7 @@ class Describing(Task):
         return write_pages(batch, self._shown(batch), self.encoder, folder)
 
     @torch.no_grad()
-    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+    def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
         """A row for each image: the map and the overlay of the word whose map is sharpest."""
         return figure_of(batch, self._shown(batch), self.encoder, paper)
 

@@ -22,6 +22,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.index import Entry, write_index
 
 log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ class Generation(Task):
         return [page, *(entry.path for entry in entries)]
 
     @torch.no_grad()
-    def figure(self, batch: Batch, paper: Any) -> Any:
+    def figure(self, batch: Batch, paper: Paper) -> Any:
         """New images, as many as the batch has, and how they are drawn."""
         from vision_attn.viz.figures.glimpses import drawings_figure  # imports matplotlib
 

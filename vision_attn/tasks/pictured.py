@@ -17,6 +17,7 @@ from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
 from vision_attn.geometry.objects import over_photograph
 from vision_attn.task import Task
 from vision_attn.viz.captions import items_of, write_pictures
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.page import PageItem
 
 PICTURE = 896
@@ -30,8 +31,8 @@ def write_pages(
     return write_pictures(_items(batch, described, encoder), folder)
 
 
-def figure_of(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, paper: Any) -> Any:
-    """A figure with a row for each image on a `viz.figures.paper.Paper`; see `pictured`."""
+def figure_of(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, paper: Paper) -> Any:
+    """A figure with a row for each image; see `pictured`."""
     from vision_attn.viz.figures.maps import Options, rows_figure  # imports matplotlib
 
     items = _items(batch, described, encoder)

@@ -30,6 +30,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.viz.figures.paper import Paper
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class PretrainedCaptioning(Task):
         described = self.describe(list(_pictures(batch.images)))
         return write_pages(batch, described, self, folder)
 
-    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+    def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
         """A row for each image: the map and the overlay of the word whose map is sharpest."""
         return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper)
 

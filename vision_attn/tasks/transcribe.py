@@ -22,6 +22,7 @@ from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, Transcript
 from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
 from vision_attn.viz.alignment import Strip, Transcribed, write_transcripts
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace
 
 
@@ -68,7 +69,7 @@ class Transcription(Captioning):
         also their path over the characters of each image, as a picture and as an animation."""
         return compare({type(self.model).__name__: self}, batch, folder)
 
-    def figure(self, batch: CaptionBatch, paper: Any) -> Any:
+    def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
         return Task.figure(self, batch, paper)
 
     @torch.no_grad()

@@ -41,13 +41,13 @@ class Typeface:
         if boxes := sorted(letter for letter in self.missing if ord(letter) not in self.instead):
             _say_missing(boxes[0])
 
-    def font(self, size: int) -> ImageFont.FreeTypeFont:
+    def font(self, size: float | int) -> ImageFont.FreeTypeFont:
         return _font(self.file, size)
 
-    def width(self, text: str, size: int) -> float:
+    def width(self, text: str, size: float | int) -> float | int:
         return self.font(size).getlength(self._set(text))
 
-    def shortened(self, text: str, size: int, room: float | int) -> str:
+    def shortened(self, text: str, size: float | int, room: float | int) -> str:
         """Cut `text` with an ellipsis if it is wider than `room`."""
         text = self._set(text)
         if self.width(text, size) <= room:
@@ -57,7 +57,7 @@ class Typeface:
             kept -= 1
         return text[:kept].rstrip() + "…"
 
-    def wrapped(self, text: str, size: int, room: float | int) -> list[str]:
+    def wrapped(self, text: str, size: float | int, room: float | int) -> list[str]:
         """Wrap `text` between words into the fewest lines no wider than `room`, of similar lengths."""
         lines = self._filled(text, size, room)
         for part in range(97, 50, -3):
@@ -67,7 +67,7 @@ class Typeface:
             lines = tighter
         return lines
 
-    def _filled(self, text: str, size: int, room: float | int) -> list[str]:
+    def _filled(self, text: str, size: float | int, room: float | int) -> list[str]:
         lines: list[str] = []
         for unit in _UNIT.findall(self._set(text)):
             if lines and self.width(lines[-1] + unit, size) <= room:
@@ -111,7 +111,7 @@ def _say_missing(letter: str) -> None:
 
 
 @lru_cache(maxsize=256)
-def _font(file: str | None, size: int):
+def _font(file: str | None, size: float | int):
     return ImageFont.load_default(size) if file is None else ImageFont.truetype(file, size)
 
 

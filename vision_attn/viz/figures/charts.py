@@ -10,7 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz.curves import MOST, Curve
-from vision_attn.viz.figures.paper import Letters, Paper, PaperFigure
+from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
+from vision_attn.viz.figures.paper import Paper
 
 CHART = 2.1, 1.5
 """About the width of a chart, and the height of a row of charts, in inches."""
@@ -27,7 +28,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
     if not curves:
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
     runs = list(dict.fromkeys(run for chart in curves.values() for run in chart))
-    with paper.drawing():
+    with drawing(paper):
         columns = min(len(curves), max(1, round(paper.width / CHART[0])))
         figure, charts = _charts(paper, ceil(len(curves) / columns), columns, runs)
         for axes, (name, some) in zip(charts, curves.items(), strict=False):
@@ -46,7 +47,7 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
     names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
     lines = [*reversed(names), "random"]
     steps = numbers["settings"]["steps"]
-    with paper.drawing():
+    with drawing(paper):
         columns = 3 if paper.width >= 5 else 1
         figure, (gains, *others) = _charts(paper, 3 // columns, columns, lines)
         _titled(gains, "gain over a random order")

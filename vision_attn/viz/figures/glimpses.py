@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.viz.canvases import READ, WRITE, Rectangles, check, spread
+from vision_attn.viz.figures.drawing import PaperFigure
 from vision_attn.viz.figures.layout import Line, Mark, Panel, columns_of, drawn, wrapped
-from vision_attn.viz.figures.paper import Paper, PaperFigure
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked
 from vision_attn.viz.glimpses import seen
 from vision_attn.viz.reads import ReadTrace
@@ -105,7 +106,7 @@ def _glimpse(trace: GlimpseTrace, step: int) -> Panel:
     return Panel(picture, f"{step + 1}", f"{trace.named(int(said))} {value:.2f}")
 
 
-def _path(axes: Axes, trace: GlimpseTrace, size: float) -> None:
+def _path(axes: Axes, trace: GlimpseTrace, size: float | int) -> None:
     """Numbered points, `size` points wide, joined by a line, and the squares of the last glimpse."""
     places = trace.locations
     (x, y), (num_scales, _, side, _) = places[-1].tolist(), trace.patches.shape[1:]
@@ -135,7 +136,7 @@ def _window(box: Float[Tensor, "4"], sigma: Float[Tensor, ""], image: Float[Tens
     return partial(_framed, box=box.tolist(), across=across, down=down, colour=colour)
 
 
-def _framed(axes: Axes, box: list[float], across: float, down: float, colour: str) -> None:
+def _framed(axes: Axes, box: list[float], across: float | int, down: float | int, colour: str) -> None:
     """Draw a frame whose line reaches `across` and `down` to both sides of `box`, and is never too thin to be seen."""
     x0, y0, x1, y1 = box
     outer = [(x0 - across, y0 - down), (x1 + across, y0 - down), (x1 + across, y1 + down), (x0 - across, y1 + down)]

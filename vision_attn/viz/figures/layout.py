@@ -9,7 +9,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from PIL import Image
 
-from vision_attn.viz.figures.paper import Letters, Paper, PaperFigure
+from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
+from vision_attn.viz.figures.paper import Paper
 
 MARGIN, GAP = 0.06, 0.07
 """Around all, and between panels, in inches."""
@@ -51,11 +52,11 @@ class Line(NamedTuple):
 class Scale(NamedTuple):
     """The colour bar: the weight at full colour, and what the numbers are."""
 
-    most: float
+    most: float | int
     label: str
 
 
-def columns_of(number: int, aspect: float, paper: Paper) -> int:
+def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
     """In how many columns `number` panels of this aspect are wrapped."""
     fitting = max(1, int(paper.width / (PANEL * max(NARROW, aspect / WIDE))))
     return ceil(number / ceil(number / min(number, fitting)))
@@ -81,13 +82,13 @@ def drawn(
     heads: Sequence[str] = (),
     scale: Scale | None = None,
     foot: str = "",
-    tallest: float = TALLEST,
+    tallest: float | int = TALLEST,
 ) -> PaperFigure:
     """Draw lines of panels, of which the longest decides the width of all panels. heads: above the columns. foot: below
     all, beside the colour bar."""
     columns = max(len(line.panels) for line in lines)
     number = sum(panel is not None for line in lines for panel in line.panels)
-    with paper.drawing():
+    with drawing(paper):
         page = _Page(paper, tallest)
         page.paragraph(title, HEAD, paper.ink)
         width = width_of(columns, paper)
@@ -104,16 +105,24 @@ def drawn(
 class _Page:
     """Places what is drawn from the top down, in inches; the height is known at the end."""
 
-    def __init__(self, paper: Paper, tallest: float) -> None:
+    def __init__(self, paper: Paper, tallest: float | int) -> None:
         self.paper, self.figure, self.top, self.tallest = paper, PaperFigure(paper), MARGIN, tallest
         self._axes: list[tuple[Axes, float, float, float, float]] = []
         self._texts: list[tuple[Any, float, float]] = []
 
-    def down(self, inches: float) -> None:
+    def down(self, inches: float | int) -> None:
         self.top += inches
 
     def write(
-        self, text: str, size: float, x: float, room: float, colour: str, *, below: float = 0.0, right: bool = False
+        self,
+        text: str,
+        size: float | int,
+        x: float | int,
+        room: float | int,
+        colour: str,
+        *,
+        below: float | int = 0.0,
+        right: bool = False,
     ) -> None:
         """Write a line with its top `below` the current one, all in inches. What is wider than `room` is written
         smaller, then cut."""
@@ -125,7 +134,7 @@ class _Page:
             options = {"fontsize": size, "fontproperties": letters.properties, "color": colour, "ha": side}
             self._texts.append((self.figure.text(0, 0, kept, **options), place, baseline))
 
-    def paragraph(self, text: str, size: float, colour: str) -> None:
+    def paragraph(self, text: str, size: float | int, colour: str) -> None:
         """Write lines over the whole width, and go down."""
         room = self.paper.width - 2 * MARGIN
         for line in Letters(text).wrapped(text, size, 72 * room) if text else ():
@@ -133,7 +142,7 @@ class _Page:
             self.down(size * LINE)
         self.down(0.04 * bool(text))
 
-    def line(self, panels: Sequence[Panel | None], width: float, number: int) -> None:
+    def line(self, panels: Sequence[Panel | None], width: float | int, number: int) -> None:
         """Draw panels side by side, and go down."""
         there = [panel for panel in panels if panel is not None]
         above = TITLE * LINE * any(panel.title for panel in there)
@@ -158,7 +167,7 @@ class _Page:
             self.write(panel.note, NOTE, x, width, self.paper.quiet, below=above + tall + 0.03)
         self.down(above + tall + below + 0.03 * bool(below) + GAP)
 
-    def shape(self, picture: Image.Image, width: float) -> tuple[float, float]:
+    def shape(self, picture: Image.Image, width: float | int) -> tuple[float, float]:
         """Width and height of a picture in a panel, in inches."""
         aspect = picture.width / picture.height
         high = min(width / aspect, self.tallest * width)

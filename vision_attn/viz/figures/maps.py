@@ -18,9 +18,10 @@ from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word, weights
+from vision_attn.viz.figures.drawing import PaperFigure
 from vision_attn.viz.figures.layout import Line, Mark, Panel, Scale, columns_of, drawn, wrapped
 from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid, plain
-from vision_attn.viz.figures.paper import Paper, PaperFigure
+from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import on_strip
 from vision_attn.viz.page import PageItem
 from vision_attn.viz.sheet import Box
@@ -172,18 +173,20 @@ def _maps(item: PageItem) -> list[_Map]:
     return found
 
 
-def _overlay(picture: Image.Image, one: _Map, options: Options, most: float, title: str, notes: Sequence[str]) -> Panel:
+def _overlay(
+    picture: Image.Image, one: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
+) -> Panel:
     paint = partial(_painted, one=one, most=_full(one, options, most))
     return Panel(picture, title, " · ".join(notes), one.marks, paint)
 
 
-def _cells(picture: Image.Image, one: _Map, options: Options, most: float) -> Panel:
+def _cells(picture: Image.Image, one: _Map, options: Options, most: float | int) -> Panel:
     """The map by itself, cell by cell."""
     share = partial(_on_strip, one.alpha / _full(one, options, most), in_cells, extent=one.extent)
     return Panel(picture, paint=lambda fitted: plain(share(fitted)))
 
 
-def _painted(picture: Image.Image, one: _Map, most: float) -> Image.Image:
+def _painted(picture: Image.Image, one: _Map, most: float | int) -> Image.Image:
     return overlaid(picture, _on_strip(one.alpha / most, interpolated, picture, extent=one.extent))
 
 
@@ -198,12 +201,12 @@ def _on_strip(
     return torch.cat([placed(one, picture.height, size, extent) for one, size in zip(share, sizes, strict=True)], dim=1)
 
 
-def _full(one: _Map, options: Options, most: float) -> float:
+def _full(one: _Map, options: Options, most: float | int) -> float:
     """The weight at full colour; 1 for a map of zeros."""
     return (one.most if options.scale == "each" else most) or 1.0
 
 
-def _scale(options: Options, most: float) -> Scale:
+def _scale(options: Options, most: float | int) -> Scale:
     return Scale(1.0 if options.scale == "each" else most or 1.0, SCALED[options.scale])
 
 

@@ -1,0 +1,330 @@
+"""Figures for papers: each opens, at its size in inches, with its words as text, and is small; and arrays of maps."""
+
+import base64
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vision_attn
+from vision_attn.contracts import DecodedCaption, Glimpses, Reads
+from vision_attn.explain.explanation import Explanation
+from vision_attn.geometry.extents import Extent, cell
+from vision_attn.results.classified import ClassificationResult, DrawnImages
+from vision_attn.results.decoded import CaptionResult
+from vision_attn.results.explainer import ExplanationResult
+from vision_attn.results.result_list import ResultList
+from vision_attn.system.errors import UserError
+from vision_attn.viz.canvases import Rectangles
+from vision_attn.viz.figures.charts import curves_figure
+from vision_attn.viz.figures.drawing import Letters, PaperFigure, save
+from vision_attn.viz.figures.maps import Options, caption_figure
+from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid
+from vision_attn.viz.figures.paper import Paper
+
+PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "photographs"
+SIZE = 2_000_000
+"""Bytes of a file, at most."""
+POPPLER = shutil.which("pdfinfo") and shutil.which("pdftotext")
+SVG = "{http://www.w3.org/2000/svg}"
+JAPANESE = "雪の上の犬"
+
+
+def maps(words: int, rows: int = 7, columns: int = 7) -> torch.Tensor:
+    return (
+        torch.rand(words, rows, columns, generator=torch.Generator().manual_seed(0))
+        .flatten(1)
+        .softmax(1)
+        .view(words, rows, columns)
+    )
+
+
+def captioned(text: str, photograph: str = "dog.jpg", **options: Any) -> CaptionResult:
+    words = text.split(" ")
+    options = {"alpha": maps(len(words), 14, 14), "extent": Extent(-1.1, -1.1, 0.9, 0.9)} | options
+    described = DecodedCaption(text, words, [-0.5] * len(words), **options)
+    return CaptionResult(str(PHOTOGRAPHS / photograph), PHOTOGRAPHS / photograph, described, "whole")
+
+
+def looked(method: str, model: str = "vit", photograph: str = "dog.jpg") -> ExplanationResult:
+    explanation = Explanation(["great dane"], maps(1), [-0.25], method=method)
+    with Image.open(PHOTOGRAPHS / photograph) as picture:
+        return ExplanationResult(photograph, picture.convert("RGB"), "classifier", explanation, model=model)
+
+
+def classified(view: Any) -> ClassificationResult:
+    seen, probabilities = torch.zeros(1, 1, 20, 20), torch.tensor([[0.2, 0.8], [0.1, 0.9]])
+    locations = torch.tensor([[0.0, 0.0], [0.5, -0.5]]) if isinstance(view, Glimpses) else None
+    return ClassificationResult("seven.png", seen, probabilities, locations, view, ("cat", "dog"))
+
+
+WINDOWS = Rectangles(torch.tensor([-0.5, -0.5, 0.5, 0.5]).expand(1, 2, 4), torch.ones(1, 2))
+CURVES = {"loss": {"runs/a": [(10, 1.0), (20, 0.5)], "runs/b": [(10, 2.0)]}, "val/BLEU-4": {"runs/a": [(20, 0.25)]}}
+FIGURES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "caption": (lambda: captioned("a dog on the grass"), ["a dog on the grass", "grass", "p 0.61", "0.6", "0.0051"]),
+    "rows": (
+        lambda: ResultList([captioned("a dog runs"), captioned("a horse jumps", "horse.jpg")]),
+        ["a horse jumps", "a dog runs", "map", "overlay", "photograph"],
+    ),
+    "methods": (
+        lambda: ResultList([looked("relevance"), looked("rollout"), looked("occlusion")]),
+        ["relevance", "rollout", "occlusion", "dog.jpg", "great dane"],
+    ),
+    "glimpses": (lambda: classified(Glimpses(torch.rand(1, 2, 2, 1, 4, 4)[0])), ["said dog, p 0.90", "dog 0.80"]),
+    "reads": (
+        lambda: classified(Reads(torch.rand(2, 1, 4, 4), WINDOWS.boxes[0], WINDOWS.sigma[0])),
+        ["read 2", "said dog, p 0.90", "dog 0.80"],
+    ),
+    "whole": (lambda: classified(None), ["seven.png", "dog, p 0.90"]),
+    "drawn": (
+        lambda: DrawnImages(torch.rand(3, 2, 1, 8, 8), Rectangles(WINDOWS.boxes.expand(3, 2, 4), torch.ones(3, 2))),
+        ["step 1", "step 2", "drawn"],
+    ),
+}
+"""A result of each kind, and words of its figure."""
+
+
+def text_of_pdf(path: Path) -> str:
+    if not POPPLER:
+        pytest.skip("the text of PDFs is read by poppler, which is not installed (apt-get install poppler-utils)")
+    done = subprocess.run(["pdftotext", "-layout", path, "-"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def check_pdf(path: Path, width: float, words: list[str]) -> None:
+    content = path.read_bytes()
+    left, bottom, right, top = map(float, re.search(rb"/MediaBox \[([\d. ]+)\]", content)[1].split())
+    assert (left, bottom, right) == (0, 0, pytest.approx(72 * width)) and top > 50
+    assert len(content) < SIZE and b"/Type3" not in content and b"/FontFile2" in content
+    read = text_of_pdf(path)
+    assert [word for word in words if word not in read] == []
+    told = subprocess.run(["pdfinfo", path], capture_output=True, text=True, check=True).stdout
+    assert float(re.search(r"Page size: +([\d.]+) x", told)[1]) == pytest.approx(72 * width, abs=0.01)
+    assert re.search(r"Pages: +1\n", told) and "CreationDate" not in told
+
+
+def check_svg(path: Path, width: float, words: list[str], *, pictures: bool) -> None:
+    assert path.stat().st_size < SIZE
+    page = ElementTree.parse(path).getroot()
+    assert float(page.get("width").removesuffix("pt")) == pytest.approx(72 * width)
+    read = [text.text for text in page.iter(f"{SVG}text")]
+    assert [word for word in words if not any(word in line for line in read)] == []
+    sources = [image.get("{http://www.w3.org/1999/xlink}href") for image in page.iter(f"{SVG}image")]
+    assert all(source.startswith("data:image/png;base64,") for source in sources) and bool(sources) == pictures
+    for source in sources:
+        Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))).verify()
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_a_pdf_of_each_kind_opens_at_its_size_has_its_words_and_is_small(kind: str, tmp_path: Path) -> None:
+    make, words = FIGURES[kind]
+    width = 5.25
+    check_pdf(make().save(tmp_path / "new" / "figure.pdf", width=width), width, words)
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_the_same_in_svg(kind: str, tmp_path: Path) -> None:
+    make, words = FIGURES[kind]
+    check_svg(make().save(tmp_path / "figure.svg"), 6.5, words, pictures=True)
+
+
+def test_charts_have_a_title_each_and_one_legend(tmp_path: Path) -> None:
+    figure = curves_figure(CURVES, Paper(width=6.0))
+    check_pdf(save(figure, tmp_path / "a.pdf"), 6.0, ["loss", "val/BLEU-4", "runs/a", "runs/b", "step"])
+    check_svg(save(figure, tmp_path / "a.svg"), 6.0, ["loss", "runs/b"], pictures=False)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["loss", "val/BLEU-4"] and len(figure.legends) == 1
+    first, second = figure.axes[0].lines
+    assert first.get_linestyle() != second.get_linestyle(), "colour alone tells nothing"
+    assert all(len(axes.get_xticks()) > 2 for axes in figure.axes)
+    with pytest.raises(UserError, match="no curves"):
+        curves_figure({}, Paper())
+
+
+def test_a_png_has_its_width_in_dots_and_stays_the_sheet_without_options(tmp_path: Path) -> None:
+    result = captioned("a dog")
+    with (
+        Image.open(result.save(tmp_path / "sheet.png")) as sheet,
+        Image.open(result.save(tmp_path / "figure.png", width=3, dpi=100)) as light,
+        Image.open(result.save(tmp_path / "dark.png", dark=True)) as dark,
+    ):
+        assert sheet.info["Description"] == "a dog" and light.width == 300 and dark.width == 1950
+        assert light.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+        assert max(dark.convert("RGB").getpixel((0, 0))) < 40
+
+
+def test_a_figure_can_be_changed_and_keeps_its_text_whoever_saves_it(tmp_path: Path) -> None:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"font.size": 40, "pdf.fonttype": 3, "svg.fonttype": "path", "axes.facecolor": "red"}):
+        figure = captioned("a dog costs $5 and $6").figure(width=4)
+        assert isinstance(figure, Figure) and figure.get_figwidth() == 4
+        figure.text(0.5, 0.5, "changed by hand")
+        figure.savefig(tmp_path / "own.pdf")
+        figure.savefig(tmp_path / "own.svg")
+        assert matplotlib.rcParams["font.size"] == 40
+    check_svg(tmp_path / "own.svg", 4, ["changed by hand", "a dog costs $5 and $6"], pictures=True)
+    content = (tmp_path / "own.pdf").read_bytes()
+    assert b"/Type3" not in content and b"/FontFile2" in content
+    assert "a dog costs $5 and $6" in text_of_pdf(tmp_path / "own.pdf")
+
+
+def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
+    for ending in ("pdf", "svg"):
+        one, other = (captioned("a dog").save(tmp_path / f"{number}.{ending}", width=2) for number in range(2))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_letters_that_matplotlib_lacks_are_written_in_an_installed_typeface(tmp_path: Path) -> None:
+    if Letters(JAPANESE).missing:
+        pytest.skip("no Japanese typeface is installed (apt-get install fonts-noto-cjk)")
+    result = captioned(" ".join(JAPANESE))
+    check_svg(result.save(tmp_path / "a.svg"), 6.5, [JAPANESE, "犬"], pictures=True)
+    result.save(tmp_path / "a.pdf")
+    assert JAPANESE in text_of_pdf(tmp_path / "a.pdf").replace(" ", "")
+
+
+def test_many_photographs_stay_small_and_dots_that_are_asked_for_are_kept(tmp_path: Path) -> None:
+    words = " ".join(f"word{number}" for number in range(15))
+    assert captioned(words).save(tmp_path / "many.pdf").stat().st_size < SIZE
+    figure = captioned("a dog").figure(dpi=100, width=3)
+    picture = figure.axes[0].images[0].get_array()
+    assert picture.shape[1] == pytest.approx(100 * 3 * figure.axes[0].get_position().width, abs=1)
+
+
+@pytest.mark.parametrize("rows, columns", [(14, 14), (5, 9), (1, 1)])
+def test_colours_have_the_weights_of_the_bar_at_the_centres_of_regions(rows: int, columns: int) -> None:
+    """Odd enlargement, so that centres of regions are those of pixels."""
+    alpha, extent = maps(1, rows, columns)[0], Extent()
+    smooth, sharp = (draw(alpha, 9 * rows, 9 * columns, extent) for draw in (interpolated, in_cells))
+    torch.testing.assert_close(smooth[4::9, 4::9], alpha)
+    torch.testing.assert_close(sharp, alpha.repeat_interleave(9, 0).repeat_interleave(9, 1))
+    assert smooth.max() <= alpha.max() + 1e-6 and smooth.min() >= alpha.min() - 1e-6
+
+
+def test_maps_lie_where_their_regions_look() -> None:
+    extent = Extent(-1.2, -1.2, 0.8, 0.8)
+    alpha = torch.zeros(7, 7)
+    alpha[4, 5] = 1
+    for draw in (interpolated, in_cells):
+        y, x = divmod(int(draw(alpha, 210, 210, extent).argmax()), 210)
+        x0, y0, x1, y1 = cell(4 * 7 + 5, 7, 7, extent)
+        assert x0 <= 2 * (x + 0.5) / 210 - 1 <= x1 and y0 <= 2 * (y + 0.5) / 210 - 1 <= y1
+
+
+def test_an_overlay_hides_nothing_where_there_is_no_weight() -> None:
+    grey = Image.new("RGB", (20, 10), (90, 100, 110))
+    share = torch.zeros(10, 20)
+    share[:, 10:] = 1
+    pixels = np.asarray(overlaid(grey, share))
+    assert (pixels[:, :10] == (90, 100, 110)).all() and (pixels[0, 15] > (180, 190, 0)).all()  # yellow
+
+
+def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.CaptureFixture) -> None:
+    results = ResultList([captioned("a dog runs"), captioned("a horse jumps", "horse.jpg"), captioned("no word")])
+    figure = results.figure(words=["Dog", "horse", "cat"])
+    told = [text.get_text() for text in figure.texts]
+    assert told[:5] == ["photograph", "Dog: map", "Dog", "horse: map", "horse"]
+    assert "no word" not in told and {"a dog runs", "a horse jumps"} <= {*told}
+    assert len(figure.axes) == 2 * 3 + 1  # and the colour bar
+    said = capsys.readouterr().err
+    assert "no caption has the word cat" in said and "not in the figure, without a map of these words: no word" in said
+    with pytest.raises(UserError, match="no caption has the word cat; the words are a, dog, horse, "):
+        results.figure(words=["cat"])
+    assert len(captioned("a dog runs").figure(words=["dog"], maps=False).axes) == 2 + 1
+
+
+def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
+    alpha = torch.zeros(2, 7, 7)
+    alpha[0, 3, 3], alpha[1] = 0.5, 1 / 98
+    result = captioned("sharp even", alpha=alpha)
+    for scale, most, label in (("each", 1.0, "share of each map's largest weight"), ("all", 0.5, "weight of a region")):
+        figure = result.figure(scale=scale)
+        *_, bar = figure.axes
+        assert bar.get_xlim() == pytest.approx((0, most))
+        assert label in [text.get_text() for text in figure.texts]
+    notes = [text.get_text() for text in figure.texts if text.get_text().startswith("p ")]
+    assert notes == ["p 0.61 · max 0.5", "p 0.61 · max 0.01 (even)"]
+
+
+def test_each_image_needs_the_same_methods() -> None:
+    with pytest.raises(UserError, match="once for each of them"):
+        ResultList([looked("relevance"), looked("rollout"), looked("rollout", photograph="horse.jpg")]).figure()
+    figure = ResultList([looked("relevance", "timm:a"), looked("relevance", "timm:b")]).figure()
+    assert {"a: map", "b"} <= {text.get_text() for text in figure.texts}
+
+
+def test_regions_of_hard_attention_boxes_and_films_are_drawn() -> None:
+    hard = captioned("a dog", region=torch.tensor([0, 100]))
+    assert len(hard.figure().axes[1].patches) == 2  # a dark line and a white one
+    item = captioned("a dog").page_item._replace(boxes={"dog": [(-0.5, -0.5, 0.5, 0.5)]})
+    assert [len(axes.patches) for axes in caption_figure(item, Paper(), Options()).axes[:3]] == [0, 0, 2]
+    film = captioned("a dog", "surfer.jpg", alpha=torch.rand(2, 4, 3, 3))
+    film.frames, film.__dict__["picture"] = 4, Image.new("RGB", (400, 100))
+    assert [axes.images[0].get_array().shape[:2] for axes in film.figure().axes[:2]] == [(100, 400)] * 2
+
+
+def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:
+    assert len(captioned("a dog", alpha=None).figure().axes) == 1
+    empty = CaptionResult("a.png", Image.new("RGB", (8, 8)), DecodedCaption("", [], []), "whole")
+    empty.save(tmp_path / "empty.pdf")
+    with pytest.raises(UserError, match="no maps"):
+        ResultList([captioned("a dog", alpha=None)]).figure()
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("a.jpg", {}, "ends in .html"), ("a.html", {"width": 3}, "width is of figures"),
+        ("a.npz", {"dark": True}, "dark is of figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
+        ("a.pdf", {"width": float("nan")}, "from 1 to 50"), ("a.svg", {"dpi": 9000}, "dpi of a figure is 9000"),
+        ("a.pdf", {"words": ["cat"]}, "no caption has the word cat"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_and_nothing_is_written(tmp_path: Path, name: str, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        captioned("a dog").save(tmp_path / name, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_maps_are_saved_as_arrays_that_need_no_pickle(tmp_path: Path) -> None:
+    result = captioned("a dog")
+    with np.load(result.save(tmp_path / "maps.npz"), allow_pickle=False) as found:
+        assert {*found} == {"maps", "extent", "words", "probabilities", "text", "image"}
+        np.testing.assert_array_equal(found["maps"], result.alpha)
+        np.testing.assert_allclose(found["extent"], result.extent)
+        assert [*found["words"]] == ["a", "dog"] and str(found["text"]) == "a dog"
+        np.testing.assert_allclose(found["probabilities"], np.exp([-0.5, -0.5]))
+        assert Path(str(found["image"])).name == "dog.jpg"
+    with np.load(classified(Glimpses(torch.rand(2, 2, 1, 4, 4))).save(tmp_path / "a.npz"), allow_pickle=False) as found:
+        assert found["locations"].shape == (2, 2) and [*found["names"]] == ["cat", "dog"]
+    with pytest.raises(UserError, match="no maps to save"):
+        captioned("a dog", alpha=None).save(tmp_path / "b.npz")
+    with pytest.raises(UserError, match="each result as an .npz file of its own"):
+        ResultList([result]).save(tmp_path / "c.npz")
+
+
+def test_matplotlib_is_imported_where_a_figure_is_drawn_and_pyplot_never() -> None:
+    package = Path(vision_attn.__file__).parent
+    late = {path.stem for path in (package / "viz" / "figures").glob("*.py") if "import" in path.read_text()} - {
+        "paper"
+    }
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        assert "pyplot" not in re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
+        if path.parent.name != "figures" or path.stem == "paper":
+            assert not re.search(rf"^(from|import) (matplotlib|vision_attn.viz.figures.({'|'.join(late)}))", text, re.M)
+
+
+def test_a_paper_figure_says_what_it_is_on() -> None:
+    figure = PaperFigure(Paper(width=3, dpi=50))
+    assert figure.get_figwidth() == 3 and figure.dpi == 50

@@ -1,0 +1,90 @@
+"""How matplotlib draws on a paper: its style, its typefaces, and how a figure is saved. Importing this file imports
+matplotlib (without pyplot), so it is imported where a figure is drawn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from matplotlib import get_data_path, rc_context, rcParamsDefault
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+
+from vision_attn.system.files import replacing
+from vision_attn.viz.figures.paper import DPI, Paper, ending_of
+from vision_attn.viz.typeface import Typeface
+
+LARGE = 200
+"""Size at which the width of a text is measured."""
+SMALLEST = 5
+"""Size of letters, in points, below which a text is rather cut."""
+DATELESS: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
+"""The metadata of a file, which depends on the figure alone: it can be kept under version control."""
+
+_DRAWING = RLock()
+"""Settings of matplotlib belong to the whole process."""
+
+STYLE = {name: value for name, value in rcParamsDefault.items() if not name.startswith(("backend", "interactive"))}
+STYLE |= {
+    "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "vision_attn",
+    "text.parse_math": False, "image.composite_image": False, "legend.frameon": False,
+    "font.size": 8, "font.sans-serif": ["DejaVu Sans"], "axes.labelsize": 7, "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
+}  # fmt: skip
+
+
+@contextmanager
+def drawing(paper: Paper) -> Iterator[None]:
+    """Within this context, matplotlib draws in the style of this paper, whatever the user's own style is; other threads
+    wait."""
+    colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink)
+    colours |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), paper.ground)
+    with _DRAWING, rc_context(STYLE | colours | {"axes.edgecolor": paper.quiet, "grid.color": paper.quiet}):
+        yield
+
+
+class PaperFigure(Figure):
+    """A figure of matplotlib. Its `savefig` keeps text as text, and the colours of its paper."""
+
+    def __init__(self, paper: Paper, height: float | int = 1.0, **options: Any) -> None:
+        self.paper = paper
+        super().__init__(figsize=(paper.width, height), dpi=paper.dpi or DPI, **options)
+        FigureCanvasAgg(self)
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Save the figure, as `Figure.savefig` does."""
+        with drawing(self.paper):
+            super().savefig(fname, **options)
+
+
+class Letters(Typeface):
+    """The typeface that a figure writes a text in: matplotlib's, or an installed one for letters that it lacks."""
+
+    FIRST = str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
+
+    def width(self, text: str, size: float | int) -> float | int:
+        """In points; not rounded to pixels of a screen, as Pillow does at small sizes."""
+        return super().width(text, LARGE) * size / LARGE
+
+    def size(self, text: str, size: float | int, room: float | int) -> float | int:
+        """The largest size, in points and at most `size`, at which `text` is no wider than `room` inches; not below
+        `SMALLEST`."""
+        return min(size, max(SMALLEST, 0.99 * size * 72 * room / max(1.0, self.width(text, size))))
+
+    @property
+    def properties(self) -> FontProperties:
+        """The typeface for matplotlib."""
+        font = self.font(10)
+        return FontProperties(family=font.getname()[0], fname=font.path)
+
+
+def save(figure: PaperFigure, path: Path) -> Path:
+    """Write a figure as its ending says. Returns its path."""
+    ending = ending_of(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=ending[1:], metadata=DATELESS[ending])
+    return path
