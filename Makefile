@@ -35,7 +35,7 @@ test-oldest-plain: .venv-oldest/.made
 
 OLDEST := tests/test_contracts.py tests/fast/test_autograd_functions.py tests/configuration/test_moves.py \
 	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode \
-	tests/web/test_addresses.py tests/web/test_connections.py tests/data/test_film_files.py
+	tests/web/test_addresses.py tests/web/test_connections.py tests/data/test_film_files.py tests/viz/test_figures.py
 
 lint: .venv/.made
 	.venv/bin/ruff check .

@@ -61,8 +61,8 @@ class Displayable(ABC):
         raise UserError(f"{self!r} has no arrays to save as .npz: record() has its numbers")
 
     def figure(self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, **options: Any) -> Any:
-        """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed, and saved by
-        `savefig`: its text stays text.
+        """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed and saved as any other:
+        its text stays text.
 
         width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
             where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
