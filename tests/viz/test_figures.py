@@ -237,7 +237,7 @@ def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.C
     assert "no word" not in told and {"a dog runs", "a horse jumps"} <= {*told}
     assert len(figure.axes) == 2 * 3 + 1  # and the colour bar
     said = capsys.readouterr().err
-    assert "no caption has the word cat" in said and "not in the figure, without a map of these words: no word" in said
+    assert "no caption has the word cat" in said and "left out of the figure, without a map to show: no word" in said
     with pytest.raises(UserError, match="no caption has the word cat; the words are a, dog, horse, "):
         results.figure(words=["cat"])
     assert len(captioned("a dog runs").figure(words=["dog"], maps=False).axes) == 2 + 1
@@ -247,13 +247,18 @@ def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
     alpha = torch.zeros(2, 7, 7)
     alpha[0, 3, 3], alpha[1] = 0.5, 1 / 98
     result = captioned("sharp even", alpha=alpha)
-    for scale, most, label in (("each", 1.0, "share of each map's largest weight"), ("all", 0.5, "weight of a region")):
+    for scale, most, label in (("own", 1.0, "share of each map's largest weight"), ("one", 0.5, "weight of a region")):
         figure = result.figure(scale=scale)
         *_, bar = figure.axes
         assert bar.get_xlim() == pytest.approx((0, most))
         assert label in [text.get_text() for text in figure.texts]
     notes = [text.get_text() for text in figure.texts if text.get_text().startswith("p ")]
     assert notes == ["p 0.61 · max 0.5", "p 0.61 · max 0.01 (even)"]
+
+
+def test_a_figure_is_no_roll_of_paper() -> None:
+    with pytest.raises(UserError, match="inches high: draw fewer images"):
+        ResultList([captioned("a dog")] * 60).figure(width=5, dpi=20)
 
 
 def test_each_image_needs_the_same_methods() -> None:
@@ -287,7 +292,7 @@ def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:
         ("a.jpg", {}, "ends in .html"), ("a.html", {"width": 3}, "width is of figures"),
         ("a.npz", {"dark": True}, "dark is of figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
         ("a.pdf", {"width": float("nan")}, "from 1 to 50"), ("a.svg", {"dpi": 9000}, "dpi of a figure is 9000"),
-        ("a.pdf", {"words": ["cat"]}, "no caption has the word cat"),
+        ("a.pdf", {"words": "cat"}, "no caption has the word cat"), ("a.pdf", {"scale": "two"}, "scale is two"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_and_nothing_is_written(tmp_path: Path, name: str, options: dict, message: str) -> None:

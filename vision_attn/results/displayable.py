@@ -1,5 +1,6 @@
 """Results that show themselves in a notebook, and are saved as a page, a picture, a figure for a paper, or arrays."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,8 +67,8 @@ class Displayable(ABC):
 
         width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
             where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
-        options: of results with maps: `words` (only these, in columns), `scale` ("each": full colour is the largest
-            weight of each map; "all": of all maps) and `maps` (whether each map stands beside its overlay too).
+        options: of results with maps: `words` (only these, in columns), `scale` ("own": full colour is the largest
+            weight of each map; "one": of all maps) and `maps` (whether each map stands beside its overlay too).
 
         Raises UserError for a result that has no figure, and for what it does not have.
         """
@@ -75,12 +76,12 @@ class Displayable(ABC):
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the page (.html), the picture (.png), a figure for a paper (.pdf or .svg), or maps and words as arrays
-        (.npz, see `arrays`). options: of `figure`; a .png with any of them is the figure too. Raises UserError for
-        other names."""
+        (.npz, see `arrays`). options: of `figure`; a .png with a width, dpi or dark is the figure too. Raises UserError
+        for other names."""
         path = Path(path)
         ending = path.suffix.lower()
         writers = {".html": self.write_page, ".png": self.write_picture, ".npz": self.write_arrays}
-        if ending in (".pdf", ".svg") or (ending == ".png" and options):
+        if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark"}):
             return self.write_figure(path, **options)
         if ending not in writers:
             raise UserError(
@@ -88,7 +89,7 @@ class Displayable(ABC):
                 ".npz (arrays)"
             )
         if options:
-            raise UserError(f"{path}: {', '.join(options)} is of figures (.pdf, .svg, .png): leave it out")
+            raise UserError(f"{path}: {', '.join(options)} is of figures, a .pdf, .svg or a .png with its width")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[ending](path)
         return path
@@ -127,6 +128,10 @@ class InteractiveResult(Displayable):
 
     described: Any
     """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
+    model: str = ""
+    """The name of the model."""
+    way: str = ""
+    """How its maps were made."""
 
     @property
     @abstractmethod
@@ -160,13 +165,13 @@ class InteractiveResult(Displayable):
 
     @property
     def origin(self) -> str:
-        """Which maps these are, for the foot of a figure: the method and the model; empty if it is not known."""
-        return ""
+        """Which model made the maps, and how, for the foot of a figure; empty where that is not known."""
+        return ": ".join(filter(None, (self.model, self.way)))
 
     @property
-    def column(self) -> tuple[str, ...]:
-        """What tells this result from others of the same image in a figure, such as the method and the model."""
-        return ()
+    def column(self) -> tuple[str, str]:
+        """What tells this result from others of the same image in a figure."""
+        return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
         """With `words`, a row: the picture, and map and overlay of each of them; otherwise an overlay of every word."""
@@ -244,7 +249,7 @@ class InteractiveResult(Displayable):
         return f"<{self.title}: {self.text}>"
 
 
-def _different(columns: Sequence[tuple[str, ...]]) -> list[list[str]]:
+def _different(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Of each column the parts that are not the same in all."""
     parts = [part for part in zip(*columns, strict=True) if len({*part}) > 1]
     return [[part[number] for part in parts] for number in range(len(columns))]

@@ -5,7 +5,6 @@
 
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -95,11 +94,7 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def origin(self) -> str:
-        return f"{self.model}: {self.way}" + ", random weights" * self.random
-
-    @property
-    def column(self) -> tuple[str, ...]:
-        return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
+        return super().origin + ", random weights" * self.random
 
     @property
     def text(self) -> str:

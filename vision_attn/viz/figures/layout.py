@@ -9,6 +9,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from PIL import Image
 
+from vision_attn.system.errors import UserError
 from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
 from vision_attn.viz.figures.paper import Paper
 
@@ -26,6 +27,9 @@ LINE = 1.35 / 72
 """The height of a line, in inches for a point."""
 BAR = 1.7, 0.08
 """Width and height of a colour bar, in inches."""
+
+HIGHEST = 100
+"""Of a figure, in inches: a PDF of Acrobat ends at 200, a PNG of matplotlib at 65,536 dots."""
 
 Mark = Callable[[Axes], object]
 """Draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
@@ -202,6 +206,8 @@ class _Page:
     def finished(self) -> PaperFigure:
         """Set the height, and put all in its place."""
         wide, high = float(self.paper.width), self.top + MARGIN
+        if high > HIGHEST:
+            raise UserError(f"the figure would be {high:.0f} inches high: draw fewer images, or widen it")
         self.figure.set_size_inches(wide, high)
         for axes, x, y, across, tall in self._axes:
             axes.set_position((x / wide, 1 - (y + tall) / high, across / wide, tall / high))

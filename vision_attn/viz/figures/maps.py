@@ -26,12 +26,9 @@ from vision_attn.viz.films import on_strip
 from vision_attn.viz.page import PageItem
 from vision_attn.viz.sheet import Box
 
-Scaled = Literal["each", "all"]
+Scaled = Literal["own", "one"]
 """Whether full colour is the largest weight of each map, or of all maps of the figure."""
-SCALED = {
-    "each": "share of each map's largest weight",
-    "all": "weight of a region",
-}
+SCALED = {"own": "share of each map's largest weight", "one": "weight of a region"}
 MOST_MAPS = 2
 """Maps of a row up to which each stands beside its overlay, unless `maps` says otherwise."""
 
@@ -39,10 +36,10 @@ MOST_MAPS = 2
 class Options(NamedTuple):
     """What a figure of maps shows."""
 
-    words: Sequence[str] | None = None
+    words: str | Sequence[str] | None = None
     """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
     map is sharpest, or all, where all have the same few."""
-    scale: Scaled = "each"
+    scale: Scaled = "own"
     maps: bool | None = None
     """Whether each map stands beside its overlay as well, in rows of pictures. None: where there are one or two."""
 
@@ -97,13 +94,13 @@ def rows_figure(
     Rows without any word that is asked for, and words without any row, are left out, and a line says so. Raises
     UserError if nothing is left.
     """
-    words = options.words and said(options.words, rows) or _common(list(chain(*rows)))
+    words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     found = [[_chosen(item, words) for item in items] for items in rows]
     kept = [number for number, row in enumerate(found) if any(one for some in row for one in some)]
     if not kept:
         raise UserError("nothing to draw: this model has no maps")
     if left := [titles[number] for number in range(len(rows)) if number not in kept]:
-        complain(f"not in the figure, without a map of these words: {'; '.join(left)}")
+        complain(f"left out of the figure, without a map to show: {'; '.join(left)}")
     maps = [one for number in kept for some in found[number] for one in some if one]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
     pairs = len(groups) <= MOST_MAPS if options.maps is None else options.maps
@@ -125,8 +122,9 @@ def rows_figure(
     return drawn(lines, paper, heads=heads, scale=_scale(options, most), foot=foot)
 
 
-def said(words: Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
+def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
     """Those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
+    words = [words] if isinstance(words, str) else words
     there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
     missing = [word for word in words if word.casefold() not in there]
     if len(missing) == len(words):
@@ -203,11 +201,13 @@ def _on_strip(
 
 def _full(one: _Map, options: Options, most: float | int) -> float:
     """The weight at full colour; 1 for a map of zeros."""
-    return (one.most if options.scale == "each" else most) or 1.0
+    return (one.most if options.scale == "own" else most) or 1.0
 
 
 def _scale(options: Options, most: float | int) -> Scale:
-    return Scale(1.0 if options.scale == "each" else most or 1.0, SCALED[options.scale])
+    if options.scale not in SCALED:
+        raise UserError(f"scale is {options.scale}: choose own (of each map) or one (for all maps)")
+    return Scale(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale])
 
 
 def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
