@@ -240,7 +240,8 @@ def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.C
     assert "no caption has the word cat" in said and "left out of the figure, without a map to show: no word" in said
     with pytest.raises(UserError, match="no caption has the word cat; the words are a, dog, horse, "):
         results.figure(words=["cat"])
-    assert len(captioned("a dog runs").figure(words=["dog"], maps=False).axes) == 2 + 1
+    for options, panels in (({}, 3), ({"maps": False}, 2), ({"width": 2}, 2), ({"width": 2, "maps": True}, 3)):
+        assert len(captioned("a dog runs").figure(words="dog", **options).axes) == panels + 1  # without room, no map
 
 
 def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
@@ -276,6 +277,8 @@ def test_regions_of_hard_attention_boxes_and_films_are_drawn() -> None:
     film = captioned("a dog", "surfer.jpg", alpha=torch.rand(2, 4, 3, 3))
     film.frames, film.__dict__["picture"] = 4, Image.new("RGB", (400, 100))
     assert [axes.images[0].get_array().shape[:2] for axes in film.figure().axes[:2]] == [(100, 400)] * 2
+    photograph, map_, overlay, _ = ResultList([film]).figure(width=4).axes  # one below the other
+    assert photograph.get_position().y0 > map_.get_position().y1 > overlay.get_position().y1
 
 
 def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:

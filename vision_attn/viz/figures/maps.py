@@ -19,7 +19,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word, weights
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Line, Mark, Panel, Scale, columns_of, drawn, wrapped
+from vision_attn.viz.figures.layout import Line, Mark, Panel, Scale, columns_of, drawn, width_of, wrapped
 from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid, plain
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import on_strip
@@ -29,8 +29,10 @@ from vision_attn.viz.sheet import Box
 Scaled = Literal["own", "one"]
 """Whether full colour is the largest weight of each map, or of all maps of the figure."""
 SCALED = {"own": "share of each map's largest weight", "one": "weight of a region"}
-MOST_MAPS = 2
-"""Maps of a row up to which each stands beside its overlay, unless `maps` says otherwise."""
+ROOM = 0.95
+"""Inches of a panel, at least, where each map stands beside its overlay, unless `maps` says otherwise."""
+STRIP = 3
+"""The aspect from which pictures, such as films and lines of text, stand one below the other."""
 
 
 class Options(NamedTuple):
@@ -41,7 +43,7 @@ class Options(NamedTuple):
     map is sharpest, or all, where all have the same few."""
     scale: Scaled = "own"
     maps: bool | None = None
-    """Whether each map stands beside its overlay as well, in rows of pictures. None: where there are one or two."""
+    """Whether each map stands beside its overlay as well, in rows of pictures. None: where there is room."""
 
 
 class _Map(NamedTuple):
@@ -103,8 +105,11 @@ def rows_figure(
         complain(f"left out of the figure, without a map to show: {'; '.join(left)}")
     maps = [one for number in kept for some in found[number] for one in some if one]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
-    pairs = len(groups) <= MOST_MAPS if options.maps is None else options.maps
+    pairs = width_of(1 + 2 * len(groups), paper) >= ROOM if options.maps is None else options.maps
+    both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
+    heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
     most, lines = max(one.most for one in maps), []
+    strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
         panels: list[Panel | None] = [Panel(rows[number][0].picture)]
         for item, some in zip(rows[number], found[number], strict=True):
@@ -115,11 +120,13 @@ def rows_figure(
                 notes = [*([] if words else [shown(one.word)]), *one.numbers]
                 panels += [_cells(item.picture, one, options, most)] * pairs
                 panels.append(_overlay(item.picture, one, options, most, "", notes))
-        lines.append(Line(panels, titles[number]))
-    both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
-    heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
+        if strips:
+            named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
+            lines += wrapped(named, 1, titles[number])
+        else:
+            lines.append(Line(panels, titles[number]))
     foot = _foot(maps, [item for number in kept for item in rows[number]], origin)
-    return drawn(lines, paper, heads=heads, scale=_scale(options, most), foot=foot)
+    return drawn(lines, paper, heads=[] if strips else heads, scale=_scale(options, most), foot=foot)
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
@@ -231,4 +238,4 @@ def _foot(found: Sequence[_Map], items: Sequence[PageItem], origin: str) -> str:
         told.append("white outline: the region that was selected")
     if any((item.boxes or {}).get(shown(word)) for item in items for word in item.words):
         told.append("orange outline: what the word is true of")
-    return ". ".join(told) + "."
+    return " · ".join(told)
