@@ -20,8 +20,8 @@ FINE, COARSE, CELLS = 8, 24, 12
 """The least number of images, for maps of at least `CELLS` along both sides, and for coarser ones: their error is
 larger."""
 MOST, PIXELS = 256, 8 * 224 * 224
-"""Of smaller images as many as have `PIXELS` pixels, but at most `MOST`: of 48 images of 40 pixels the standard error was
-a fifteenth of a cell."""
+"""Of smaller images as many as have `PIXELS` pixels, but at most `MOST`. The standard error of 48 images of 40 pixels
+is a fifteenth of a cell."""
 AT_ONCE = 8
 """Images of a batch."""
 MIDDLE = 0.5
