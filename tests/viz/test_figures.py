@@ -259,7 +259,7 @@ def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
 
 def test_a_figure_is_no_roll_of_paper() -> None:
     with pytest.raises(UserError, match="inches high: draw fewer images"):
-        ResultList([captioned("a dog")] * 60).figure(width=5, dpi=20)
+        ResultList([captioned("a dog")] * 6).figure(width=50, dpi=10)
 
 
 def test_each_image_needs_the_same_methods() -> None:
