@@ -51,6 +51,7 @@ def maps(words: int, rows: int = 7, columns: int = 7) -> torch.Tensor:
 def captioned(text: str, photograph: str = "dog.jpg", **options: Any) -> CaptionResult:
     words = text.split(" ")
     options = {"alpha": maps(len(words), 14, 14), "extent": Extent(-1.1, -1.1, 0.9, 0.9)} | options
+    options.setdefault("content", [True] * len(words))
     described = DecodedCaption(text, words, [-0.5] * len(words), **options)
     return CaptionResult(str(PHOTOGRAPHS / photograph), PHOTOGRAPHS / photograph, described, "whole")
 

@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
     words: str | Sequence[str] | None = None
     """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
-    map is sharpest, or all, where all have the same few."""
+    map is sharpest, or all texts to match, where there are few."""
     scale: Scaled = "own"
     maps: bool | None = None
     """Whether each map stands beside its overlay as well, in rows of pictures. None: where there is room."""
@@ -143,9 +143,10 @@ def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list
 
 
 def _common(items: Sequence[PageItem]) -> list[str] | None:
-    """The words of all items, where they are the same few, as texts to match are."""
+    """The words of all items, where they are no captions and the same few, as texts to match are."""
     first = list(items[0].words)
-    return first if 1 < len(first) <= 4 and all(list(item.words) == first for item in items) else None
+    same = all(item.content is None and list(item.words) == first for item in items)
+    return first if same and 1 < len(first) <= 4 else None
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
