@@ -76,6 +76,8 @@ def story_page(folder: Path, text: str) -> Path:
 
 def picture_index(folder: Path, text: str) -> Path:
     """Names of files are in `test_viz_index.py`."""
+    for name in ("a.gif", "b.png"):
+        GREY.save(folder / name)
     entries = [Entry(folder / "a.gif", text, folder / "a.png"), Entry(folder / "b.png", text)]
     return write_index(folder / "page.html", entries, title=text, guide=text)
 
