@@ -170,7 +170,7 @@ def test_tables_and_curves_are_a_page(runs, tmp_path, capsys):
     }
     assert plots.keys() == {"loss", "val/BLEU-4"}
     names = [title.firstChild.data for title in plots["loss"].getElementsByTagName("title")]
-    assert names == runs
+    assert names == [f"{number} {run}" for number, run in enumerate(runs, start=1)]
     points = [line.getAttribute("points") for line in plots["loss"].getElementsByTagName("polyline")]
     assert points == ["48.0,10.0 340.0,155.0"] * 3
     ends = [text.firstChild.data for text in plots["loss"].getElementsByTagName("text")][-3:]

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from vision_attn.commands._comparison import (
     Compared,
     Row,
+    curves,
     is_number,
+    labelled,
     metric_names,
     named,
     rows,
@@ -28,8 +30,6 @@ FIRST = ("loss", "nll", "error")
 """Curves that stand first, after those of the metrics in the table."""
 CURVES = 4
 """Curves that are open."""
-APART = {"step", "epoch", "seconds", "threads"}
-"""Numbers of a log that have no curve."""
 GUIDE = "Curves are against the training step, and have the number of their run at their end."
 TESTED = "test: measured by vision-attn eval. val: of the best weights, on validation. step: that of the best weights."
 
@@ -132,26 +132,10 @@ def _exact(value: Any, name: str) -> str:
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:
     """A chart of each number in the logs: first of metrics that the table has on validation, then of losses, then of
     its other metrics, then the rest."""
-    names, found = [str(one.number) for one in table], curves(table)
+    names, found = [""] * max(one.number for one in table), curves(table)
+    for one in table:
+        names[one.number - 1] = labelled(one)
     on_val, on_test = ([f"val/{name}" for split, name in metrics if split == one] for one in ("val", "test"))
     first = [*on_val, *FIRST, *on_test]
     order = sorted(found, key=lambda name: first.index(name) if name in first else len(first))
-    titles = {str(one.number): one.name for one in table}
-    plots = []
-    for name in order:
-        drawn = plot(name, found[name], names)
-        lines = [line._replace(name=titles[line.name], number=int(line.name) - 1) for line in drawn.lines]
-        plots.append(drawn._replace(lines=lines))
-    return plots
-
-
-def curves(runs: Iterable[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """By the name of a number and the number of a run, what its log says of it."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for one in runs:
-        for line in one.lines:
-            for name, value in line.items():
-                if name not in APART and is_number(value) and is_number(line.get("step")):
-                    points = found.setdefault(name, {}).setdefault(str(one.number), [])
-                    points.append((float(line["step"]), float(value)))
-    return found
+    return [plot(name, found[name], names) for name in order]

@@ -23,6 +23,8 @@ HEADLINES = (
     "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "pointing", "error", "error_sequence", "bound", "nll",
 )  # fmt: skip
 """Metrics of the test set that stand in the table without being asked for."""
+NO_CURVES = {"step", "epoch", "seconds", "threads"}
+"""Numbers of a log that have no curve."""
 LONGEST = 32
 """Letters of a setting in a table."""
 _CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
@@ -175,6 +177,23 @@ def _seeds(runs: Sequence[Compared]) -> list[list[Compared]]:
         rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}} or one.number
         groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
     return list(groups.values())
+
+
+def labelled(one: Compared) -> str:
+    """A run in a legend."""
+    return f"{one.number} {one.name}"
+
+
+def curves(runs: Iterable[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """By the name of a number and the label of a run, what its log says of it."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for one in runs:
+        for line in one.lines:
+            for name, value in line.items():
+                if name not in NO_CURVES and is_number(value) and is_number(line.get("step")):
+                    points = found.setdefault(name, {}).setdefault(labelled(one), [])
+                    points.append((float(line["step"]), float(value)))
+    return found
 
 
 def unfinished(runs: Iterable[Compared]) -> list[str]:

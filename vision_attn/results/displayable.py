@@ -13,6 +13,7 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.attention import light
+from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
@@ -44,11 +45,19 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
+    def write_animation(self, path: Path) -> None:
+        """Write a GIF. Raises UserError for a result of which nothing moves."""
+        raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
+
     def save(self, path: str | Path) -> Path:
-        """Write the page (.html) or the picture (.png). Raises UserError for other names."""
-        path, writers = Path(path), {".html": self.write_page, ".png": self.write_picture}
+        """Write the page (.html), the picture (.png) or an animation (.gif). Raises UserError for other names, and for
+        a result of which nothing moves."""
+        path = Path(path)
+        writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
         if path.suffix.lower() not in writers:
-            raise UserError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
+            raise UserError(
+                f"{path}: give a name that ends in .html (the page), .png (the picture) or .gif (an animation)"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[path.suffix.lower()](path)
         return path
@@ -127,6 +136,10 @@ class InteractiveResult(Displayable):
 
     def write_page(self, path: Path) -> None:
         self.write_together(path, [self])
+
+    def write_animation(self, path: Path) -> None:
+        """A frame for each word."""
+        write_caption_animation(path, self.page_item)
 
     def __str__(self) -> str:
         return self.text
