@@ -63,6 +63,9 @@ def make():
 '''
 
 
+NAMES = ("cat", "dog", "bird")
+
+
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
     folder = tmp_path / "photographs"
@@ -96,6 +99,8 @@ def test_a_classifier_shows_what_led_to_its_answer(
     assert sorted(path.name for path in out.iterdir()) == ["01-0.png", "02-1.png", "index.html"]
     page = (out / "index.html").read_text()
     assert "What led to each answer" in page and page.count('class="dials" data-heads="2" data-rows="4"') == 2
+    assert page.count('data-rest="1"') == 2, "the map is shown at rest"
+    assert page.count('<ol class="answers"') == 2 and all(f">{name}</span><b>0." in page for name in NAMES)
     assert {len(one) for one in maps(page)} == {16} and {len(one) for one in maps(page, "layers")} == {3 * 16}
 
 
@@ -117,6 +122,8 @@ def test_random_weights_are_told_and_always_the_same(photographs: Path, caplog: 
     assert torch.equal(torch.get_rng_state(), before)
     assert caplog.messages == ["squeezenet1_1 has random weights: its answers and maps mean nothing"] * 2
     results = [model.look(photographs / "0.png") for model in (one, two)]
+    names, shares = zip(*results[0].likeliest, strict=True)
+    assert len(set(names)) == 5 and names[0] == results[0].words[0] and list(shares) == sorted(shares, reverse=True)
     assert results[0].text == results[1].text and torch.equal(results[0].alpha, results[1].alpha)
 
 

@@ -12,10 +12,11 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from tests.browser import NEEDED, PROGRAM, Browser
+from vision_attn.commands._compared_page import write_compared
+from vision_attn.commands._comparison import Compared
 from vision_attn.faithfulness.page import ExamplePicture, write_measured
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import Displayable, write_embedded
-from vision_attn.viz.curves import write_curves
 from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 from vision_attn.viz.html import filled
 from vision_attn.viz.index import Entry, write_index
@@ -75,13 +76,21 @@ def story_page(folder: Path, text: str) -> Path:
 
 def picture_index(folder: Path, text: str) -> Path:
     """Names of files are in `test_viz_index.py`."""
+    for name in ("a.gif", "b.png"):
+        GREY.save(folder / name)
     entries = [Entry(folder / "a.gif", text, folder / "a.png"), Entry(folder / "b.png", text)]
     return write_index(folder / "page.html", entries, title=text, guide=text)
 
 
-def curves_page(folder: Path, text: str) -> Path:
-    lines = {text: [(0, 0.0), (1, 1.0)], "b": [(0, 1.0)]}
-    return write_curves(folder / "page.html", {text: lines, "loss": lines}, title=text)
+def compared_page(folder: Path, text: str) -> Path:
+    """Tables of two tasks, keys that differ, a mean of seeds and curves."""
+    lines = [{"step": step, text: step / 2, "loss": 1.0} for step in (1, 2)]
+    runs = [
+        Compared(text, {"task": "a", "run.seed": seed, "run.metric": text}, {text: 0.5}, {text: 0.5}, lines, {}, seed)
+        for seed in (1, 2)
+    ]
+    more = runs[0]._replace(config={"task": "b", text: 1}, number=3, position={"done": False, "epoch": 1})
+    return write_compared(folder / "page.html", [*runs, more, more._replace(number=4, config={"task": "b"})], None)
 
 
 def measured_numbers(text: str) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def notebook_frame(folder: Path, text: str) -> Path:
 
 
 PAGES = [
-    caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, curves_page, measured_page,
+    caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, compared_page, measured_page,
     embedded_page, notebook_frame,
 ]  # fmt: skip
 

@@ -111,9 +111,10 @@ def images_of(
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
     may add to. They are printed at the end. With `--out` or `--figure`, all is written even if the reader of the output
-    leaves.
+    leaves. Pictures of an earlier call are removed from `--out` (`_old_pictures`).
     pictured: whether a picture of each image is written there.
     """
+    from vision_attn.commands._old_pictures import old_pictures_removed
     from vision_attn.fast.choice import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
@@ -135,8 +136,9 @@ def images_of(
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
 
+    drawn = arguments.out if pictured else None
     written = arguments.out is not None or vars(arguments).get("figure") is not None
-    with to_the_end(written), without_loops(len(found.files) <= BATCH):
+    with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(drawn):
         yield files(), found
         for line in (*found.notes, *found.complaints):
             complain(line)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import add_figure_arguments, check_file, figure_options, place, writable
+from vision_attn.commands._old_pictures import old_pictures_removed
 from vision_attn.commands._run_options import (
     add_run_arguments,
     best_of,
@@ -120,7 +121,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if arguments.show > 0:
             batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
-            paths = model.task.show(batch, pictures)
+            with old_pictures_removed(pictures):
+                paths = model.task.show(batch, pictures)
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
             if arguments.figure:

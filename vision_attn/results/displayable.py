@@ -15,6 +15,7 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing, scratch
 from vision_attn.viz.attention import light
+from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.figures.paper import DPI, Paper, ending_of
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.page import PageItem, write_page
@@ -48,6 +49,10 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
+    def write_animation(self, path: Path) -> None:
+        """Write a GIF. Raises UserError for a result of which nothing moves."""
+        raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
+
     def figure_on(self, paper: Paper, **options: Any) -> Any:
         """Draw the figure on this paper. Raises UserError for a result that has none."""
         raise UserError(f"{self!r} has no figure: save its page (.html) or its picture (.png)")
@@ -75,18 +80,19 @@ class Displayable(ABC):
         return self.figure_on(Paper(width, dpi, dark).checked(), **options)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the page (.html), the picture (.png), a figure for a paper (.pdf or .svg), or maps and words as arrays
-        (.npz, see `arrays`). options: of `figure`; a .png with a width, dpi or dark is the figure too. Raises UserError
-        for other names."""
+        """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or maps
+        and words as arrays (.npz, see `arrays`). options: of `figure`; a .png with a width, dpi or dark is the figure
+        too. Raises UserError for other names, and for a result of which nothing moves."""
         path = Path(path)
         ending = path.suffix.lower()
-        writers = {".html": self.write_page, ".png": self.write_picture, ".npz": self.write_arrays}
+        writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
+        writers[".npz"] = self.write_arrays
         if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark"}):
             return self.write_figure(path, **options)
         if ending not in writers:
             raise UserError(
-                f"{path}: give a name that ends in .html (the page), .png (the picture), .pdf or .svg (a figure), or "
-                ".npz (arrays)"
+                f"{path}: give a name that ends in .html (the page), .png (the picture), .gif (an animation), .pdf or "
+                ".svg (a figure), or .npz (arrays)"
             )
         if options:
             raise UserError(f"{path}: {', '.join(options)} is of figures, a .pdf, .svg or a .png with its width")
@@ -241,6 +247,10 @@ class InteractiveResult(Displayable):
 
     def write_page(self, path: Path) -> None:
         self.write_together(path, [self])
+
+    def write_animation(self, path: Path) -> None:
+        """A frame for each word."""
+        write_caption_animation(path, self.page_item)
 
     def __str__(self) -> str:
         return self.text

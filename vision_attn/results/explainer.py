@@ -88,6 +88,11 @@ class ExplanationResult(InteractiveResult):
         return self.described.method
 
     @property
+    def likeliest(self) -> Sequence[tuple[str, float]]:
+        """Of a classifier: its five likeliest answers with their probabilities, best first."""
+        return self.described.likeliest
+
+    @property
     def way(self) -> str:
         """The method, and the layer and the head."""
         return f"{self.method} of {self.part}" if self.part else self.method
@@ -112,6 +117,8 @@ class ExplanationResult(InteractiveResult):
         options["layers_extent"] = self.described.layers_extent
         if self.kind == "captioner":
             options["content"] = content_marks(self.words, None, function_words_of(self.text))
+        else:
+            options |= {"rest": int(np.argmax(self.log_prob)) if self.log_prob else 0, "answers": self.likeliest}
         return PageItem(self.title, self.picture, self.words, self.alpha, **options)
 
     @classmethod

@@ -3,14 +3,24 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from vision_attn.contracts import DecodedCaption
+from vision_attn.geometry.extents import cell
 from vision_attn.system.console import progress
-from vision_attn.viz.attention import write_sheet
+from vision_attn.system.errors import UserError
+from vision_attn.system.written import gaps, joined, shown
+from vision_attn.viz.attention import light, write_sheet
+from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import picture_name, save_picture
+from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, glowing, picture_name, save_animation, save_picture
+from vision_attn.viz.typeface import Typeface, right_to_left
+
+SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
+"""Pixels of an animation: the longer side of its picture, its letters, between words, and from line to line."""
+PACE = 900
+"""Milliseconds of a word in an animation."""
 
 
 def items_of(
@@ -51,3 +61,49 @@ def write_item(path: Path, item: PageItem) -> list[Path]:
         return [write_sheet(path, item.picture, item.words, item.alpha, **options)]
     save_picture(path, film_sheet(item.picture, item.words, item.alpha, **options))
     return [path, write_film(path.with_suffix(".gif"), item.picture, item.words, item.alpha)]
+
+
+def write_caption_animation(path: str | Path, item: PageItem) -> Path:
+    """Write a GIF with a frame for each word: the picture lit by its map, and the caption with the word marked. The
+    last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
+
+    Raises UserError if there are no words, or no maps.
+    """
+    if item.alpha is None or not len(item.words):
+        missing = "words" if item.alpha is not None else "maps"
+        raise UserError(f"{item.title}: there are no {missing}, so nothing moves: save the picture as .png")
+    if item.frames > 1:
+        return write_film(path, item.picture, item.words, item.alpha)
+    plain = fitted(item.picture, SIDE)
+    frames = []
+    for step, lit in enumerate(light(item.alpha, plain.height, plain.width, item.extent)):
+        picture = glowing(plain, lit)
+        if item.regions is not None:
+            picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
+        frames.append(_told(picture, item.words, step))
+    return save_animation(path, [*frames, _told(plain, item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME])
+
+
+def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Image.Image:
+    """A picture above its caption, with one word marked: dark on light."""
+    inner, texts = max(picture.width, SIDE), [*map(shown, words)]
+    type_ = Typeface(joined(words))
+    places, across, line = [], 0.0, 0
+    for text, gap in zip(texts, gaps(words), strict=True):
+        text = type_.shortened(text, SIZE, inner)
+        room = type_.width(text, SIZE)
+        if across and across + room > inner:
+            across, line = 0.0, line + 1
+        places.append((text, across, line, room))
+        across += room + SPACE * bool(gap)
+    top = MARGIN + picture.height + MARGIN // 2
+    page = Image.new("RGB", (inner + 2 * MARGIN, top + LINE * (line + 1) + MARGIN // 2), DARK.paper)
+    page.paste(picture, (MARGIN + (inner - picture.width) // 2, MARGIN))
+    draw = ImageDraw.Draw(page)
+    for number, (text, left, below, room) in enumerate(places):
+        left = inner - left - room if right_to_left(joined(words)) else left
+        x, y = MARGIN + left, top + LINE * below + LINE - 12
+        if number == marked:
+            draw.rounded_rectangle((x - 4, y - SIZE, x + room + 4, y + 8), 6, fill=DARK.ink)
+        draw.text((x, y), text, DARK.paper if number == marked else DARK.ink, type_.font(SIZE), "ls")
+    return page
