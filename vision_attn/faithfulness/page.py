@@ -13,10 +13,10 @@ from torch import Tensor
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.intervals import FEWEST
 from vision_attn.system.console import plural, signed
-from vision_attn.viz.attention import light
 from vision_attn.viz.curves import Plot, plot
 from vision_attn.viz.html import data_url, write_html
-from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
+from vision_attn.viz.overlay import VIEW, View, overlaid
+from vision_attn.viz.sheet import Panel, fitted, sheet
 
 UNKNOWN = "–"
 SIDE = 256
@@ -37,9 +37,11 @@ class ExamplePicture(NamedTuple):
     """By method: a map, and where it lies on the picture."""
 
 
-def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture]) -> Path:
+def write_measured(
+    path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture], overlay: View = VIEW
+) -> Path:
     """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
-    faithful."""
+    faithful. overlay: the view of maps, see `viz.overlay`."""
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
     table = _table(numbers, lines)
@@ -56,8 +58,8 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
         lines=lines,
         plots=_plots(numbers, lines),
         agreement=numbers["agreement"],
-        most=[_example(one) for one in examples[:middle]],
-        least=[_example(one) for one in examples[middle:]],
+        most=[_example(one, overlay) for one in examples[:middle]],
+        least=[_example(one, overlay) for one in examples[middle:]],
     )
 
 
@@ -206,19 +208,16 @@ class _Example(NamedTuple):
         return ceil(len(self.pictures) / ceil(len(self.pictures) / ACROSS))
 
 
-def _example(example: ExamplePicture) -> _Example:
-    names, pictures = ["picture", *example.maps], map(_source, _pictures(example))
+def _example(example: ExamplePicture, overlay: View) -> _Example:
+    names, pictures = ["picture", *example.maps], map(_source, _pictures(example, overlay))
     named = list(zip(names, pictures, strict=True))
     return _Example(Path(example.file).name, example.text, signed(example.gain), named)
 
 
-def _pictures(example: ExamplePicture) -> list[Image.Image]:
-    """The plain picture, and the picture lit by each map."""
+def _pictures(example: ExamplePicture, overlay: View) -> list[Image.Image]:
+    """The plain picture, and the picture with each map, on its own scale."""
     plain = fitted(example.picture, SIDE)
-    return [plain] + [
-        glowing(plain, light(weights[None], plain.height, plain.width, extent)[0])
-        for weights, extent in example.maps.values()
-    ]
+    return [plain] + [overlaid(plain, weights, overlay, extent=extent) for weights, extent in example.maps.values()]
 
 
 def _source(picture: Image.Image) -> str:
@@ -227,11 +226,11 @@ def _source(picture: Image.Image) -> str:
     return data_url(content.getvalue(), "jpeg")
 
 
-def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image:
-    """A picture of the examples: a row for each, with the maps of all methods."""
+def example_sheet(model: str, examples: Sequence[ExamplePicture], overlay: View = VIEW) -> Image.Image:
+    """A picture of the examples: a row for each, with the maps of all methods. overlay: see `viz.overlay`."""
     panels = []
     for example in examples:
         notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]
         words = [example.text, *example.maps]
-        panels += [Panel(*one) for one in zip(_pictures(example), words, notes, strict=True)]
+        panels += [Panel(*one) for one in zip(_pictures(example, overlay), words, notes, strict=True)]
     return sheet(panels, caption="", title=TITLE.format(model))

@@ -24,6 +24,7 @@ from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
+from vision_attn.viz.overlay import VIEW, View, check_view
 from vision_attn.viz.sheet import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
@@ -65,16 +66,18 @@ class MeasureResult(Displayable):
     def __repr__(self) -> str:
         return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
 
-    def write_page(self, path: Path) -> None:
-        write_measured(path, self.file, self.numbers, self.examples)
+    def write_page(self, path: Path, overlay: View = VIEW) -> None:
+        check_view(overlay)
+        write_measured(path, self.file, self.numbers, self.examples, overlay)
 
-    def write_picture(self, path: Path) -> None:
-        save_picture(path, example_sheet(self.file, self.examples))
+    def write_picture(self, path: Path, overlay: View = VIEW) -> None:
+        check_view(overlay)
+        save_picture(path, example_sheet(self.file, self.examples, overlay))
 
-    def write_folder(self, folder: Path) -> Path:
-        """Write index.html and measure.json. Returns the path of the page."""
+    def write_folder(self, folder: Path, overlay: View = VIEW) -> Path:
+        """Write index.html and measure.json. Returns the path of the page. overlay: the view of maps."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.write_page(folder / "index.html")
+        self.write_page(folder / "index.html", overlay)
         with replacing(folder / "measure.json") as path:
             path.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
         return folder / "index.html"
