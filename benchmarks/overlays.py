@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from vision_attn.geometry.extents import middles, positions
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
-from vision_attn.viz.overlay import VIEWS, overlaid
+from vision_attn.viz.overlay.views import VIEWS, overlaid
 from vision_attn.viz.sheet import fitted
 
 SIDE, CELLS = 224, 14

@@ -18,8 +18,9 @@ from vision_attn.commands import _run_options
 from vision_attn.data.images.squares import seen_extent
 from vision_attn.geometry.extents import WHOLE, Extent, centres
 from vision_attn.system.errors import UserError
-from vision_attn.viz import overlay
-from vision_attn.viz.overlay import VIEW, VIEWS, ends, interpolated, levels, overlaid, pixels_of, shares
+from vision_attn.viz.overlay import scale, views
+from vision_attn.viz.overlay.scale import ends, interpolated, levels, shares
+from vision_attn.viz.overlay.views import VIEW, VIEWS, View, overlaid, pixels_of
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import darkened
 
@@ -56,7 +57,7 @@ def test_levels_bound_the_smallest_regions_that_hold_a_share() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_each_view_marks_the_region_with_the_weight(view: overlay.View) -> None:
+def test_each_view_marks_the_region_with_the_weight(view: View) -> None:
     picture = noise()
     drawn = overlaid(picture, HOT, view)
     ground = darkened(picture) if view == "light" else picture
@@ -95,7 +96,7 @@ def test_an_even_map_has_no_contours_and_a_map_of_zeros_nothing() -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_the_model_did_not_see_has_no_map(view: overlay.View) -> None:
+def test_what_the_model_did_not_see_has_no_map(view: View) -> None:
     """The map lies in the part that it saw, as on that part alone; the rest is darker, and the part is outlined."""
     picture = noise().resize((300, 200))
     seen = seen_extent(300, 200, "centre")
@@ -104,25 +105,25 @@ def test_what_the_model_did_not_see_has_no_map(view: overlay.View) -> None:
     drawn = np.asarray(overlaid(picture, HOT, view, extent=WHOLE.within(seen), seen=seen))
     alone = np.asarray(overlaid(picture.crop((50, 0, 250, 200)), HOT, view))
     assert (drawn[2:-2, 52:248] == alone[2:-2, 2:-2]).all()
-    assert np.abs(drawn[:, :48] - overlay.OUTSIDE * np.asarray(picture)[:, :48]).max() < 1
+    assert np.abs(drawn[:, :48] - views.OUTSIDE * np.asarray(picture)[:, :48]).max() < 1
     assert (drawn[:, 50] == 255).all() and (drawn[:, 249] == 255).all()
 
 
 def test_views_and_scales_that_there_are_not() -> None:
     with pytest.raises(UserError, match="overlay is heat: choose one of light, color, contours, cells"):
-        overlay.check_view("heat")
+        views.check_view("heat")
     with pytest.raises(UserError, match="scale is two: choose own"):
-        overlay.check_scale("two")
+        scale.check_scale("two")
 
 
 def test_commands_name_the_views_without_torch() -> None:
     assert {*_run_options.VIEWS} == {*VIEWS} and _run_options.VIEWS[0] == VIEW
-    assert {*_run_options.SCALES} == {*overlay.Scale.__args__}
+    assert {*_run_options.SCALES} == {*scale.Scale.__args__}
 
 
 def test_the_colours_are_those_of_matplotlib() -> None:
-    colours = pytest.importorskip("matplotlib").colormaps["plasma"](np.linspace(0, 1, len(overlay.RAMP)))
-    ours = [[int(colour[place : place + 2], 16) for place in (1, 3, 5)] for colour in overlay.RAMP]
+    colours = pytest.importorskip("matplotlib").colormaps["plasma"](np.linspace(0, 1, len(views.RAMP)))
+    ours = [[int(colour[place : place + 2], 16) for place in (1, 3, 5)] for colour in views.RAMP]
     assert np.abs(np.array(ours) - 255 * colours[:, :3]).max() <= 1
 
 

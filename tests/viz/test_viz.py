@@ -15,7 +15,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.viz import attention, typeface
 from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, squared, write_sheet
-from vision_attn.viz.overlay import light
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
 from vision_attn.viz.typeface import Typeface, right_to_left

@@ -15,7 +15,10 @@ from vision_attn.metrics.intervals import FEWEST
 from vision_attn.system.console import plural, signed
 from vision_attn.viz.curves import Plot, plot
 from vision_attn.viz.html import data_url, write_html
-from vision_attn.viz.overlay import VIEW, View, overlaid
+from vision_attn.viz.overlay.pages import NAMES, constants
+from vision_attn.viz.overlay.scale import number, shares
+from vision_attn.viz.overlay.views import VIEW, View, overlaid
+from vision_attn.viz.page import edges_of, map_of
 from vision_attn.viz.sheet import Panel, fitted, sheet
 
 UNKNOWN = "–"
@@ -58,8 +61,11 @@ def write_measured(
         lines=lines,
         plots=_plots(numbers, lines),
         agreement=numbers["agreement"],
-        most=[_example(one, overlay) for one in examples[:middle]],
-        least=[_example(one, overlay) for one in examples[middle:]],
+        most=[_example(one) for one in examples[:middle]],
+        least=[_example(one) for one in examples[middle:]],
+        views=NAMES,
+        overlay=overlay,
+        **constants(),
     )
 
 
@@ -194,24 +200,41 @@ def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
     return plots
 
 
+class _Map(NamedTuple):
+    """A map of an example: the name of its method, its weights, and where they lie on the picture."""
+
+    name: str
+    weights: str
+    rows: int
+    columns: int
+    extent: str
+    most: str
+    """Its largest share of the weight."""
+
+
 class _Example(NamedTuple):
-    """What the template inserts of an example: its pictures as data URLs, each with its name."""
+    """What the template inserts of an example: its picture as a data URL, and its maps."""
 
     name: str
     text: str
     gain: str
-    pictures: list[tuple[str, str]]
+    source: str
+    maps: list[_Map]
 
     @property
     def across(self) -> int:
         """Pictures in a row of a wide screen, so that the rows are nearly equally long."""
-        return ceil(len(self.pictures) / ceil(len(self.pictures) / ACROSS))
+        pictures = 1 + len(self.maps)
+        return ceil(pictures / ceil(pictures / ACROSS))
 
 
-def _example(example: ExamplePicture, overlay: View) -> _Example:
-    names, pictures = ["picture", *example.maps], map(_source, _pictures(example, overlay))
-    named = list(zip(names, pictures, strict=True))
-    return _Example(Path(example.file).name, example.text, signed(example.gain), named)
+def _example(example: ExamplePicture) -> _Example:
+    maps = [
+        _Map(name, map_of(weights), *weights.shape, edges_of(extent), number(float(shares(weights[None]).max())))
+        for name, (weights, extent) in example.maps.items()
+    ]
+    source = _source(fitted(example.picture, SIDE))
+    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps)
 
 
 def _pictures(example: ExamplePicture, overlay: View) -> list[Image.Image]:

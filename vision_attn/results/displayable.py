@@ -13,7 +13,7 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.html import data_url, filled, write_html
-from vision_attn.viz.overlay import light
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
 

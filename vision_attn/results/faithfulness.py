@@ -24,7 +24,7 @@ from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
-from vision_attn.viz.overlay import VIEW, View, check_view
+from vision_attn.viz.overlay.views import VIEW, View, check_view
 from vision_attn.viz.sheet import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None

@@ -14,21 +14,8 @@ from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.metrics.function_words import content_marks
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
-from vision_attn.viz.overlay import (
-    SHARES,
-    VIEW,
-    Scale,
-    View,
-    check_scale,
-    check_view,
-    ends,
-    number,
-    outlined,
-    overlaid,
-    ramp,
-    shares,
-    weights,
-)
+from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
 from vision_attn.viz.sheet import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05

@@ -10,7 +10,8 @@ from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.films import film_sheet, write_film
-from vision_attn.viz.overlay import VIEW, Scale, View
+from vision_attn.viz.overlay.scale import Scale
+from vision_attn.viz.overlay.views import VIEW, View
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name, save_picture
 

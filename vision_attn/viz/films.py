@@ -13,19 +13,8 @@ from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import scale_bar
 from vision_attn.viz.canvases import write_frames
-from vision_attn.viz.overlay import (
-    VIEW,
-    Scale,
-    View,
-    check_scale,
-    check_view,
-    ends,
-    film_overlaid,
-    number,
-    outlined,
-    shares,
-    weights,
-)
+from vision_attn.viz.overlay.scale import Scale, check_scale, ends, number, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
 from vision_attn.viz.sheet import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
 from vision_attn.viz.typeface import Typeface
 

@@ -17,22 +17,10 @@ from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.films import on_strip, times_of
 from vision_attn.viz.html import data_url, write_html
-from vision_attn.viz.overlay import (
-    LINE,
-    OPACITY,
-    OUTSIDE,
-    RAMP,
-    SHARES,
-    VIEW,
-    Scale,
-    View,
-    check_scale,
-    check_view,
-    gradient,
-    shares,
-    weights,
-)
-from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
+from vision_attn.viz.overlay.pages import NAMES, constants
+from vision_attn.viz.overlay.scale import Scale, check_scale, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view
+from vision_attn.viz.sheet import Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
@@ -50,7 +38,6 @@ P = {
     "character": "p is the probability that the model gave a character. ",
 }
 """What p is: of others, the callers' guides say it."""
-VIEW_NAMES: dict[View, str] = {"light": "light", "color": "colour", "contours": "contours", "cells": "cells"}
 BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
@@ -59,6 +46,7 @@ BOXES = {
 }
 ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
+PART = " An outline marks the part of a photograph that the model saw."
 REFERENCES = {"word": "Reference captions", "character": "What is written"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
@@ -116,8 +104,7 @@ def write_page(
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
     sliders for the layer and the head. `guide` replaces the line below the title; `origin` stands before it, and says
     which model made the maps, and how. `overlay` and `scale` are those at the beginning; the reader may change them:
-    see `viz.overlay`. With "character" as `unit`, words are
-    characters, and the n-th "7" has the n-th box of "7".
+    see `viz.overlay`. With "character" as `unit`, words are characters, and the n-th "7" has the n-th box of "7".
 
     Raises UserError, before anything is written, for an unknown view or scale, and if an item's words, maps,
     log-probabilities and regions differ in length, or a region lies outside its grid.
@@ -126,29 +113,21 @@ def write_page(
     check_scale(scale)
     for item in items:
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
-    mapped = any(item.alpha is not None for item in items)
+    mapped, cut = any(item.alpha is not None for item in items), any(item.seen != WHOLE for item in items)
     return write_html(
         path,
         "page.html",
         title=title,
-        guide=(origin if mapped else "") + (guide or _guide(items, unit)),
+        guide=(origin if mapped else "") + (guide or _guide(items, unit)) + (PART if cut else ""),
         figures=(_figure(item, unit) for item in items),
         references=REFERENCES.get(unit, REFERENCES["word"]),
         layout="strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
         unit=unit,
         hard=any(item.regions is not None for item in items),
-        views=VIEW_NAMES if mapped else {},
+        views=NAMES if mapped else {},
         overlay=overlay,
         scale=scale,
-        ramp=RAMP,
-        gradient=gradient(),
-        line=LINE,
-        opacity=OPACITY,
-        held=SHARES,
-        outside=OUTSIDE,
-        veil=VEIL,
-        dim=DIM,
-        pale=PALE,
+        **constants(),
     )
 
 
@@ -230,8 +209,8 @@ def _figure(item: PageItem, unit: Unit) -> _Figure:
         rest=None if at_rest is None else at_rest + 1,
         rows=rows,
         columns=columns,
-        extent=_edges(item.extent.seen_from(item.seen)),
-        seen=_edges(item.seen) if item.seen != WHOLE else "",
+        extent=edges_of(item.extent.seen_from(item.seen)),
+        seen=edges_of(item.seen) if item.seen != WHOLE else "",
         around=_around(item.seen),
         times=times_of(item.picture) if item.frames > 1 else [],
         words=list(_words(item, between, unit)) if mapped else [],
@@ -244,7 +223,7 @@ def _dials(item: PageItem) -> _Dials | None:
     if item.layers is None or not len(item.words):
         return None
     heads, rows, columns = ([layer.shape[axis] for layer in _layers(item.layers)] for axis in (1, 2, 3))
-    return _Dials(heads, rows, columns, _edges(item.layers_extent.seen_from(item.seen)))
+    return _Dials(heads, rows, columns, edges_of(item.layers_extent.seen_from(item.seen)))
 
 
 def _layers(
@@ -256,6 +235,11 @@ def _layers(
 def _heads(maps: Float[Tensor, "K Y X"]) -> Float[Tensor, "K_1 L"]:
     """A layer's mean and heads."""
     return weights(torch.cat([maps.mean(dim=0, keepdim=True), maps])).flatten(1)
+
+
+def map_of(alpha: Float[Tensor, "*any"]) -> str:
+    """A map as pages hold it: `_bytes` in base64."""
+    return _encoded(_bytes(weights(alpha.flatten()[None])))
 
 
 def _bytes(maps: Float[Tensor, "N L"]) -> bytes:
@@ -289,7 +273,7 @@ def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word
             boxes.append(on_strip((*square, frame), item.frames) if item.frames > 1 else square)
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
-        map_, kept = _encoded(_bytes(alpha[step].flatten()[None])), _encoded(b"".join(map(_bytes, heads)))
+        map_, kept = map_of(alpha[step]), _encoded(b"".join(map(_bytes, heads)))
         mosts = " ".join(_most(head) for several in heads for head in several)
         yield _Word(shown(word), between[step], map_, kept, told, _boxes(boxes), _most(alpha[step]), mosts)
 
@@ -334,7 +318,7 @@ def _boxes(boxes: Sequence[Box]) -> str:
     return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
 
 
-def _edges(extent: Extent) -> str:
+def edges_of(extent: Extent) -> str:
     """Format an extent as left, top, right and bottom in shares of the picture."""
     return " ".join(f"{(edge + 1) / 2:.4f}" for edge in extent)
 

@@ -1,4 +1,4 @@
-/* A map over a picture, in four views, as viz/overlay.py draws it: it says what they are, and gives the constants. */
+/* A map over a picture, in four views, as viz/overlay/views.py draws it, which says what they are, and gives the constants. */
 const drawn = (({ ramp, opacity, held, line, veil }) => ({
   ramp: ramp.split(" ").map(colour => [1, 3, 5].map(place => parseInt(colour.slice(place, place + 2), 16))),
   opacity: +opacity, held: held.split(" ").map(Number), line: +line, veil: +veil,
