@@ -10,7 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.geometry.extents import Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.metrics.intervals import FEWEST
 from vision_attn.system.console import plural, signed
 from vision_attn.viz.curves import Plot, plot
@@ -18,7 +18,7 @@ from vision_attn.viz.html import data_url, write_html
 from vision_attn.viz.overlay.pages import NAMES, constants
 from vision_attn.viz.overlay.scale import number, shares
 from vision_attn.viz.overlay.views import VIEW, View, overlaid
-from vision_attn.viz.page import edges_of, map_of
+from vision_attn.viz.page import around, edges_of, map_of
 from vision_attn.viz.sheet import Panel, fitted, sheet
 
 UNKNOWN = "–"
@@ -38,6 +38,8 @@ class ExamplePicture(NamedTuple):
     text: str
     maps: dict[str, tuple[Float[Tensor, "rows columns"], Extent]]
     """By method: a map, and where it lies on the picture."""
+    seen: Extent = WHOLE
+    """The part of the picture that the model sees."""
 
 
 def write_measured(
@@ -220,6 +222,9 @@ class _Example(NamedTuple):
     gain: str
     source: str
     maps: list[_Map]
+    seen: str
+    """The edges of the part that the model sees, and their distances from those of the picture; empty for all."""
+    around: str
 
     @property
     def across(self) -> int:
@@ -228,19 +233,33 @@ class _Example(NamedTuple):
         return ceil(pictures / ceil(pictures / ACROSS))
 
 
+def _mapped(name: str, weights: Float[Tensor, "rows columns"], extent: Extent, seen: Extent) -> _Map:
+    most = number(float(shares(weights[None]).max()))
+    return _Map(name, map_of(weights), *weights.shape, edges_of(extent.seen_from(seen)), most)
+
+
 def _example(example: ExamplePicture) -> _Example:
     maps = [
-        _Map(name, map_of(weights), *weights.shape, edges_of(extent), number(float(shares(weights[None]).max())))
+        _Map(
+            name,
+            map_of(weights),
+            *weights.shape,
+            edges_of(extent.seen_from(example.seen)),
+            number(float(shares(weights[None]).max())),
+        )
         for name, (weights, extent) in example.maps.items()
     ]
+    part = ("", "") if example.seen == WHOLE else (edges_of(example.seen), around(example.seen))
     source = _source(fitted(example.picture, SIDE))
-    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps)
+    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps, *part)
 
 
 def _pictures(example: ExamplePicture, overlay: View) -> list[Image.Image]:
     """The plain picture, and the picture with each map, on its own scale."""
     plain = fitted(example.picture, SIDE)
-    return [plain] + [overlaid(plain, weights, overlay, extent=extent) for weights, extent in example.maps.values()]
+    return [plain] + [
+        overlaid(plain, weights, overlay, extent=extent, seen=example.seen) for weights, extent in example.maps.values()
+    ]
 
 
 def _source(picture: Image.Image) -> str:

@@ -159,7 +159,7 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
 def _pictured(example: Example, part: Extent) -> ExamplePicture:
     """An example with its maps on the picture, of which a model takes a part."""
     maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
-    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps)
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, part)
 
 
 def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:

@@ -211,7 +211,7 @@ def _figure(item: PageItem, unit: Unit) -> _Figure:
         columns=columns,
         extent=edges_of(item.extent.seen_from(item.seen)),
         seen=edges_of(item.seen) if item.seen != WHOLE else "",
-        around=_around(item.seen),
+        around=around(item.seen),
         times=times_of(item.picture) if item.frames > 1 else [],
         words=list(_words(item, between, unit)) if mapped else [],
         plain="".join(shown(word) + gap for word, gap in zip(item.words, between, strict=False)).rstrip(),
@@ -323,7 +323,7 @@ def edges_of(extent: Extent) -> str:
     return " ".join(f"{(edge + 1) / 2:.4f}" for edge in extent)
 
 
-def _around(seen: Extent) -> str:
+def around(seen: Extent) -> str:
     """Format the distances of a part from the top, right, bottom and left of the picture, in percent."""
     return " ".join(f"{50 * share:.2f}%" for share in (seen.y0 + 1, 1 - seen.x1, 1 - seen.y1, seen.x0 + 1))
 

@@ -60,9 +60,9 @@ function levelsOf(values) {
 
 const views = {
   /* The picture under a white veil, kept where the light falls; the darkened picture is the image below. */
-  light(brush, map, share, picture) {
+  light(brush, map, share) {
     const { width, height } = brush.canvas;
-    picture();
+    brush.canvas.picture(brush);
     brush.globalCompositeOperation = "source-atop";
     brush.fillStyle = `rgb(255 255 255 / ${map.rows * map.columns > 1 ? drawn.veil : 0})`;  // a whole frame needs no veil to be told apart
     brush.fillRect(0, 0, width, height);
@@ -132,14 +132,30 @@ function contour({ values, fine }, level, width, height) {
   return path;
 }
 
-/* Draw a map on a canvas that lies over a picture. `share`: of its largest weight in the end of the scale; `picture`
-   draws the picture itself. */
-function overlay(canvas, view, map, share, picture) {
+/* A canvas over the part of a picture that the model saw. */
+function canvasOver(view, photo) {
+  const [left, top, right, bottom] = (view.dataset.seen || "0 0 1 1").split(" ").map(Number);
+  const wide = Math.round(photo.naturalWidth * (right - left)), high = Math.round(photo.naturalHeight * (bottom - top));
+  const canvas = document.createElement("canvas"), place = { left, top, width: right - left, height: bottom - top };
+  canvas.width = Math.max(wide, 448);
+  canvas.height = Math.round(canvas.width * high / wide);
+  Object.entries(place).forEach(([name, value]) => { canvas.style[name] = `${100 * value}%`; });
+  canvas.picture = brush => {
+    brush.imageSmoothingEnabled = getComputedStyle(photo).imageRendering !== "pixelated";
+    brush.drawImage(photo, left * photo.naturalWidth, top * photo.naturalHeight, wide, high, 0, 0, canvas.width, canvas.height);
+    brush.imageSmoothingEnabled = true;
+  };
+  photo.after(canvas);
+  return canvas;
+}
+
+/* Draw a map on such a canvas. `share`: of its largest weight in the end of the scale. */
+function overlay(canvas, view, map, share) {
   const brush = canvas.getContext("2d");
   brush.globalCompositeOperation = "source-over";
   brush.clearRect(0, 0, canvas.width, canvas.height);
   Object.assign(brush, { imageSmoothingEnabled: true, imageSmoothingQuality: "high" });
-  views[view](brush, map, share, picture);
+  views[view](brush, map, share);
 }
 
 /* The view and the scale that the reader chose. `changed` is called after each change. */

@@ -178,26 +178,11 @@ class Look {
     frame(begun);
   }
 
-  /* Draw the map on a canvas over the part of the picture that the model saw. */
+  /* Draw the map over the picture. */
   paint() {
-    const { photo } = this;
-    if (!photo.complete) return void photo.decode().then(() => this.paint(), () => {});
-    const [left, top, right, bottom] = (this.view.dataset.seen || "0 0 1 1").split(" ").map(Number);
-    const wide = Math.round(photo.naturalWidth * (right - left)), high = Math.round(photo.naturalHeight * (bottom - top));
-    if (!this.canvas) {
-      this.canvas = document.createElement("canvas");
-      this.canvas.width = Math.round(Math.max(wide, 448));
-      this.canvas.height = Math.round(this.canvas.width * high / wide);
-      const place = { left, top, width: right - left, height: bottom - top };
-      Object.entries(place).forEach(([name, value]) => { this.canvas.style[name] = `${100 * value}%`; });
-      photo.after(this.canvas);
-    }
-    overlay(this.canvas, chosen.view, this.now, this.now.share, () => {
-      const brush = this.canvas.getContext("2d");
-      brush.imageSmoothingEnabled = !this.figure.classList.contains("drawn");
-      brush.drawImage(photo, left * photo.naturalWidth, top * photo.naturalHeight, wide, high, 0, 0, this.canvas.width, this.canvas.height);
-      brush.imageSmoothingEnabled = true;
-    });
+    if (!this.photo.complete) return void this.photo.decode().then(() => this.paint(), () => {});
+    this.canvas ??= canvasOver(this.view, this.photo);
+    overlay(this.canvas, chosen.view, this.now, this.now.share);
   }
 }
 
