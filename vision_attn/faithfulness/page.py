@@ -239,16 +239,7 @@ def _mapped(name: str, weights: Float[Tensor, "rows columns"], extent: Extent, s
 
 
 def _example(example: ExamplePicture) -> _Example:
-    maps = [
-        _Map(
-            name,
-            map_of(weights),
-            *weights.shape,
-            edges_of(extent.seen_from(example.seen)),
-            number(float(shares(weights[None]).max())),
-        )
-        for name, (weights, extent) in example.maps.items()
-    ]
+    maps = [_mapped(name, *one, example.seen) for name, one in example.maps.items()]
     part = ("", "") if example.seen == WHOLE else (edges_of(example.seen), around(example.seen))
     source = _source(fitted(example.picture, SIDE))
     return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps, *part)
