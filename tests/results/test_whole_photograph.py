@@ -29,7 +29,7 @@ from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
-from vision_attn.viz.attention import light
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.sheet import PANEL
 
 COLOUR = (255, 210, 0)

@@ -18,17 +18,17 @@ from PIL import Image
 import vision_attn
 from vision_attn.contracts import DecodedCaption, Glimpses, Reads
 from vision_attn.explain.explanation import Explanation
-from vision_attn.geometry.extents import Extent, cell
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.results.classified import ClassificationResult, DrawnImages
 from vision_attn.results.decoded import CaptionResult
 from vision_attn.results.explainer import ExplanationResult
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import Rectangles
+from vision_attn.viz.figures.cells import cells
 from vision_attn.viz.figures.charts import curves_figure
 from vision_attn.viz.figures.drawing import Letters, PaperFigure, save
-from vision_attn.viz.figures.maps import Options, caption_figure
-from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid
+from vision_attn.viz.figures.maps import Options, caption_figure, rows_figure
 from vision_attn.viz.figures.paper import Paper
 
 PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "photographs"
@@ -59,7 +59,8 @@ def captioned(text: str, photograph: str = "dog.jpg", **options: Any) -> Caption
 def looked(method: str, model: str = "vit", photograph: str = "dog.jpg") -> ExplanationResult:
     explanation = Explanation(["great dane"], maps(1), [-0.25], method=method)
     with Image.open(PHOTOGRAPHS / photograph) as picture:
-        return ExplanationResult(photograph, picture.convert("RGB"), "classifier", explanation, model=model)
+        whole = picture.convert("RGB")
+    return ExplanationResult(photograph, whole, whole, WHOLE, "classifier", explanation, model=model)
 
 
 def classified(view: Any) -> ClassificationResult:
@@ -202,32 +203,29 @@ def test_many_photographs_stay_small_and_dots_that_are_asked_for_are_kept(tmp_pa
     assert picture.shape[1] == pytest.approx(100 * 3 * figure.axes[0].get_position().width, abs=1)
 
 
-@pytest.mark.parametrize("rows, columns", [(14, 14), (5, 9), (1, 1)])
-def test_colours_have_the_weights_of_the_bar_at_the_centres_of_regions(rows: int, columns: int) -> None:
-    """Odd enlargement, so that centres of regions are those of pixels."""
-    alpha, extent = maps(1, rows, columns)[0], Extent()
-    smooth, sharp = (draw(alpha, 9 * rows, 9 * columns, extent) for draw in (interpolated, in_cells))
-    torch.testing.assert_close(smooth[4::9, 4::9], alpha)
-    torch.testing.assert_close(sharp, alpha.repeat_interleave(9, 0).repeat_interleave(9, 1))
-    assert smooth.max() <= alpha.max() + 1e-6 and smooth.min() >= alpha.min() - 1e-6
+def test_cells_lie_where_their_regions_look() -> None:
+    extent, share = Extent(-1.2, -1.2, 0.8, 0.8), torch.zeros(7, 7)
+    share[4, 5] = 1
+    yellow = np.asarray(cells(share, (210, 140), extent)).astype(int).sum(axis=2).argmax()
+    y, x = divmod(int(yellow), 210)
+    x0, y0, x1, y1 = cell(4 * 7 + 5, 7, 7, extent)
+    assert x0 <= 2 * (x + 0.5) / 210 - 1 <= x1 and y0 <= 2 * (y + 0.5) / 140 - 1 <= y1
 
 
-def test_maps_lie_where_their_regions_look() -> None:
-    extent = Extent(-1.2, -1.2, 0.8, 0.8)
-    alpha = torch.zeros(7, 7)
-    alpha[4, 5] = 1
-    for draw in (interpolated, in_cells):
-        y, x = divmod(int(draw(alpha, 210, 210, extent).argmax()), 210)
-        x0, y0, x1, y1 = cell(4 * 7 + 5, 7, 7, extent)
-        assert x0 <= 2 * (x + 0.5) / 210 - 1 <= x1 and y0 <= 2 * (y + 0.5) / 210 - 1 <= y1
+def test_the_part_that_the_model_saw_is_marked_on_all_panels() -> None:
+    seen = Extent(-0.5, -1.0, 0.5, 1.0)
+    item = captioned("a dog runs").page_item._replace(seen=seen, extent=seen)
+    photograph, map_, overlay, _ = rows_figure([[item]], [""], Paper(), Options()).axes
+    plain = np.asarray(item.picture.resize((8, 8))).astype(int)
+    for axes in (photograph, overlay):
+        picture = np.asarray(Image.fromarray(axes.images[0].get_array()).resize((8, 8))).astype(int)
+        assert (picture[:, 0] < 0.7 * plain[:, 0] + 2).all(), "it is darker around"
+    assert (map_.images[0].get_array()[:, 0] == 0x7F).all()
 
 
-def test_an_overlay_hides_nothing_where_there_is_no_weight() -> None:
-    grey = Image.new("RGB", (20, 10), (90, 100, 110))
-    share = torch.zeros(10, 20)
-    share[:, 10:] = 1
-    pixels = np.asarray(overlaid(grey, share))
-    assert (pixels[:, :10] == (90, 100, 110)).all() and (pixels[0, 15] > (180, 190, 0)).all()  # yellow
+@pytest.mark.parametrize("overlay, bars", [("color", 1), ("light", 1), ("cells", 1), ("contours", 0)])
+def test_any_view_can_be_drawn(overlay: str, bars: int) -> None:
+    assert len(captioned("a dog").figure(overlay=overlay, width=3).axes) == 3 + bars
 
 
 def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.CaptureFixture) -> None:
@@ -297,6 +295,7 @@ def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:
         ("a.npz", {"dark": True}, "dark is of figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
         ("a.pdf", {"width": float("nan")}, "from 1 to 50"), ("a.svg", {"dpi": 9000}, "dpi of a figure is 9000"),
         ("a.pdf", {"words": "cat"}, "no caption has the word cat"), ("a.pdf", {"scale": "two"}, "scale is two"),
+        ("a.pdf", {"overlay": "glow"}, "overlay is glow"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_and_nothing_is_written(tmp_path: Path, name: str, options: dict, message: str) -> None:

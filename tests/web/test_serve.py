@@ -414,7 +414,7 @@ def test_a_caption_page_at_rest_shows_its_sharpest_map(browser, tmp_path) -> Non
     def press(key: str) -> None:
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode={"Tab": 9}.get(key, 0))
 
-    lit = "document.querySelector('canvas').getContext('2d').getImageData({}, 37, 1, 1).data[3] > 200"
+    lit = "document.querySelector('canvas').getContext('2d').getImageData({}, 37, 1, 1).data[3] > 150"
     assert browser.run(marked) == "2" and browser.run("document.querySelectorAll('.lit').length") == 1
     assert browser.run(lit.format(168)) and not browser.run(lit.format(56))
     point_at("#image-1-word-1")

@@ -38,8 +38,10 @@ from vision_attn.commands._files import (
 from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
     SHIPPED,
+    add_overlay,
     add_run_arguments,
     is_run,
+    look_of,
     names_after_options,
     open_with,
 )
@@ -82,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
     )
     parser.add_argument("--seed", type=int, help="of --sample (default: that of the run, so that samples repeat)")
+    add_overlay(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -108,10 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = arguments.out or arguments.figure
         drawable = readable_again(best, what, found.complaints) if wanted else []
         if arguments.out and drawable:
-            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
         if arguments.csv:
             write_table(arguments.csv, best)
-        write_figure(arguments, drawable, figure)
+        write_figure(arguments, drawable, figure | look_of(arguments))
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name)))

@@ -14,13 +14,14 @@ from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing, scratch
-from vision_attn.viz.attention import light
 from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.figures.paper import DPI, Paper, ending_of
 from vision_attn.viz.html import data_url, filled, write_html
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import picture_name
 
+ORIGIN = "Maps of {}: {}. "
 HEIGHT = 640
 """Height of a page in a notebook, in pixels."""
 
@@ -72,8 +73,8 @@ class Displayable(ABC):
 
         width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
             where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
-        options: of results with maps: `words` (only these, in columns), `scale` ("own": full colour is the largest
-            weight of each map; "one": of all maps) and `maps` (whether each map stands beside its overlay too).
+        options: of results with maps: `words` (only these, in columns), `overlay` and `scale` (see `InteractiveResult`)
+            and `maps` (whether each map stands beside its overlay too).
 
         Raises UserError for a result that has no figure, and for what it does not have.
         """
@@ -81,8 +82,12 @@ class Displayable(ABC):
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or maps
-        and words as arrays (.npz, see `arrays`). options: of `figure`; a .png with a width, dpi or dark is the figure
-        too. Raises UserError for other names, and for a result of which nothing moves."""
+        and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for a result of which nothing
+        moves.
+
+        options: of `figure`; a .png with a width, dpi or dark is the figure too. Pages and pictures of results with
+            maps take `overlay` and `scale`: see `InteractiveResult`.
+        """
         path = Path(path)
         ending = path.suffix.lower()
         writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
@@ -94,10 +99,11 @@ class Displayable(ABC):
                 f"{path}: give a name that ends in .html (the page), .png (the picture), .gif (an animation), .pdf or "
                 ".svg (a figure), or .npz (arrays)"
             )
-        if options:
-            raise UserError(f"{path}: {', '.join(options)} is of figures, a .pdf, .svg or a .png with its width")
+        known = {"overlay", "scale"} if ending in (".html", ".png") else set()
+        if unknown := options.keys() - known:
+            raise UserError(f"{path}: {', '.join(unknown)} is of figures, a .pdf, .svg or a .png with its width")
         path.parent.mkdir(parents=True, exist_ok=True)
-        writers[ending](path)
+        writers[ending](path, **options)
         return path
 
     def write_figure(self, path: Path, **options: Any) -> Path:
@@ -130,14 +136,18 @@ class Displayable(ABC):
 
 
 class InteractiveResult(Displayable):
-    """A picture with words that can be pointed at. Several are displayed on one page."""
+    """A picture with words that can be pointed at. Several are displayed on one page.
 
-    described: Any
-    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
+    What shows maps takes `overlay`, a view ("light", "color", "contours" or "cells": see `vision_attn.viz.overlay`),
+    and `scale`: whether it ends at the largest weight of each word ("own") or of all ("one").
+    """
+
     model: str = ""
     """The name of the model."""
     way: str = ""
     """How its maps were made."""
+    described: Any
+    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
 
     @property
     @abstractmethod
@@ -232,21 +242,31 @@ class InteractiveResult(Displayable):
         return light(item.alpha, item.picture.height, item.picture.width, item.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["InteractiveResult"]) -> None:
-        """Write one page of several."""
-        write_page(path, [result.page_item for result in results])
+    def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **look: Any) -> None:
+        """Write one page of several. look: `overlay` and `scale`."""
+        write_page(path, [result.page_item for result in results], origin=origin_of(results), **look)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"]) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"], **look: Any) -> Path:
         """Write NUMBER-TITLE.png for each result, and index.html of all. Returns the path of the page."""
         page = folder / "index.html"
-        cls.write_together(page, results)
+        cls.write_together(page, results, **look)
         for number, result in enumerate(progress(results, what="pictures", unit="image"), start=1):
-            result.write_picture(folder / picture_name(number, result.title))
+            result.write_picture(folder / picture_name(number, result.title), **look)
         return page
 
-    def write_page(self, path: Path) -> None:
-        self.write_together(path, [self])
+    def write_page(self, path: Path, **look: Any) -> None:
+        self.write_together(path, [self], **look)
+
+    @abstractmethod
+    def write_picture(self, path: Path, **look: Any) -> None:
+        """Write a PNG. look: `overlay` and `scale`."""
+
+    def show(self, **look: Any) -> Any:
+        """Return what a notebook displays, with another `overlay` or `scale` than by default."""
+        with scratch("page") as folder:
+            self.write_page(folder / "page.html", **look)
+            return Framed((folder / "page.html").read_text(encoding="utf-8"))
 
     def write_animation(self, path: Path) -> None:
         """A frame for each word."""
@@ -263,6 +283,26 @@ def _different(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Of each column the parts that are not the same in all."""
     parts = [part for part in zip(*columns, strict=True) if len({*part}) > 1]
     return [[part[number] for part in parts] for number in range(len(columns))]
+
+
+class Framed:
+    """A page that a notebook displays."""
+
+    def __init__(self, page: str) -> None:
+        self.page = page
+
+    def _repr_html_(self) -> str:
+        return filled("notebook.html", page=self.page, height=HEIGHT)
+
+
+def origin_of(results: Sequence[InteractiveResult]) -> str:
+    """Which models made the maps of some results, and how; empty where that is not known."""
+    models, ways = (
+        ", ".join(dict.fromkeys(text for result in results if (text := getattr(result, name))))
+        for name in ("model", "way")
+    )
+    known = models and any(result.alpha is not None for result in results)
+    return ORIGIN.format(models, ways or "attention") if known else ""
 
 
 def write_embedded(path: Path, title: str, picture: Path) -> None:

@@ -43,6 +43,13 @@ class Describing(Task):
         return self.encoder.frames
 
     @property
+    def way(self) -> str:
+        """How maps are made, for people."""
+        mode = f", {self.model.mode}" if self.model.mode else ""
+        paper = next(kind for kind in type(self.model).__mro__ if ".fast." not in kind.__module__)
+        return f"attention of {paper.__name__}{mode}"
+
+    @property
     def fit(self) -> Fit:
         return self.encoder.fit
 
@@ -87,15 +94,15 @@ class Describing(Task):
         return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
 
     @torch.no_grad()
-    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
+    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
         """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
-        most likely region."""
-        return write_pages(batch, self._shown(batch), self.encoder, folder)
+        most likely region. look: `overlay` and `scale`, see `viz.attention.attention_sheet`."""
+        return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **look)
 
     @torch.no_grad()
-    def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
+    def figure(self, batch: CaptionBatch, paper: Paper, **look: Any) -> Any:
         """A row for each image: the map and the overlay of the word whose map is sharpest."""
-        return figure_of(batch, self._shown(batch), self.encoder, paper)
+        return figure_of(batch, self._shown(batch), self.encoder, paper, self.way, **look)
 
     def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
         """The captions that pictures show."""

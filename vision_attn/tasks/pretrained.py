@@ -220,14 +220,17 @@ class PretrainedCaptioning(Task):
 
         return evaluated(predictions, standard, {}, folder)
 
-    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """Write a sheet for each image and one page of all."""
-        described = self.describe(list(_pictures(batch.images)))
-        return write_pages(batch, described, self, folder)
+    way = "attention, the mean of all layers and heads"
+    """How maps are made, for people."""
 
-    def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
-        """A row for each image: the map and the overlay of the word whose map is sharpest."""
-        return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper)
+    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
+        """Write a sheet for each image and one page of all. look: as that of `Describing.show`."""
+        described = self.describe(list(_pictures(batch.images)))
+        return write_pages(batch, described, self, folder, self.way, **look)
+
+    def figure(self, batch: CaptionBatch, paper: Paper, **look: Any) -> Any:
+        """A row for each image: the map and the overlay of the word whose map is sharpest. look: as that of `show`."""
+        return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper, self.way, **look)
 
 
 def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:

@@ -6,13 +6,15 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from vision_attn.contracts import DecodedCaption
-from vision_attn.geometry.extents import cell
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import gaps, joined, shown
-from vision_attn.viz.attention import light, write_sheet
+from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
+from vision_attn.viz.overlay.scale import Scale, light
+from vision_attn.viz.overlay.views import VIEW, View
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, glowing, picture_name, save_animation, save_picture
 from vision_attn.viz.typeface import Typeface, right_to_left
@@ -31,31 +33,37 @@ def items_of(
     references: Sequence[Sequence[str]] | None = None,
     boxes: Sequence[Mapping | None] | None = None,
     frames: int = 1,
+    seen: Sequence[Extent] | None = None,
 ) -> list[PageItem]:
-    """What pages and figures show of each captioned picture. frames: of films, whose pictures have them side by
-    side."""
+    """What pages and figures show of each captioned picture. frames: of films, whose pictures have them side by side.
+    seen: the part of each picture that the encoder sees, within which its maps lie."""
     nothing = [None] * len(titles)
     items = []
-    for title, picture, caption, given, box in zip(
-        titles, pictures, described, references or nothing, boxes or nothing, strict=True
+    for title, picture, caption, given, box, part in zip(
+        titles, pictures, described, references or nothing, boxes or nothing, seen or [WHOLE] * len(titles), strict=True
     ):
         found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        items.append(PageItem(title, picture, *found, extent=caption.extent, frames=frames, content=caption.content))
+        options = {"extent": caption.extent.within(part), "seen": part, "content": caption.content}
+        items.append(PageItem(title, picture, *found, frames=frames, **options))
     return items
 
 
-def write_pictures(items: Sequence[PageItem], folder: Path) -> list[Path]:
+def write_pictures(
+    items: Sequence[PageItem], folder: Path, *, origin: str = "", overlay: View = VIEW, scale: Scale = "own"
+) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
-    first. A caption without maps is shown as text; of each film also NUMBER-TITLE.gif is written."""
-    paths = [write_page(folder / "index.html", items)]
+    first. A caption without maps is shown as text; of each film also NUMBER-TITLE.gif is written. origin: which model
+    made the maps, and how, for the page. overlay, scale: see `viz.attention.attention_sheet`."""
+    paths = [write_page(folder / "index.html", items, origin=origin, overlay=overlay, scale=scale)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
-        paths += write_item(folder / picture_name(number, item.title), item)
+        paths += write_item(folder / picture_name(number, item.title), item, overlay, scale)
     return paths
 
 
-def write_item(path: Path, item: PageItem) -> list[Path]:
+def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> list[Path]:
     """Write the sheet of one item as a PNG, and of a film also a GIF next to it. Returns the paths."""
     options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "extent": item.extent}
+    options |= {"seen": item.seen, "overlay": overlay, "scale": scale}
     if item.frames == 1 or item.alpha is None:
         options["regions"] = item.regions
         return [write_sheet(path, item.picture, item.words, item.alpha, **options)]

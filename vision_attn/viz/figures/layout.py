@@ -53,11 +53,13 @@ class Line(NamedTuple):
     title: str = ""
 
 
-class Scale(NamedTuple):
+class Bar(NamedTuple):
     """The colour bar: the weight at full colour, and what the numbers are."""
 
     most: float | int
     label: str
+    colours: str
+    """The name of the map of colours, of matplotlib."""
 
 
 def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
@@ -84,7 +86,7 @@ def drawn(
     *,
     title: str = "",
     heads: Sequence[str] = (),
-    scale: Scale | None = None,
+    bar: Bar | None = None,
     foot: str = "",
     tallest: float | int = TALLEST,
 ) -> PaperFigure:
@@ -102,7 +104,7 @@ def drawn(
         for line in lines:
             page.paragraph(line.title, TITLE, paper.ink)
             page.line(line.panels, width, number)
-        page.end(scale, foot)
+        page.end(bar, foot)
         return page.finished()
 
 
@@ -177,20 +179,20 @@ class _Page:
         high = min(width / aspect, self.tallest * width)
         return high * aspect, high
 
-    def end(self, scale: Scale | None, foot: str) -> None:
+    def end(self, told: Bar | None, foot: str) -> None:
         """Write the foot, and draw the colour bar to its right, or below it where there is no room."""
         room = self.paper.width - 2 * MARGIN
         narrow = room < 2 * BAR[0]
-        beside = room if scale is None or narrow else room - BAR[0] - 0.2
+        beside = room if told is None or narrow else room - BAR[0] - 0.2
         lines = Letters(foot).wrapped(foot, NOTE, 72 * beside) if foot else []
         for number, line in enumerate(lines):
             self.write(line, NOTE, MARGIN, beside, self.paper.quiet, below=number * NOTE * LINE)
         tall = len(lines) * NOTE * LINE
-        if scale is not None:
+        if told is not None:
             self.down(tall * narrow)
             axes = self.figure.add_axes((0, 0, 1, 1))
             bar = self.figure.colorbar(
-                ScalarMappable(Normalize(0, scale.most), "viridis"), cax=axes, orientation="horizontal"
+                ScalarMappable(Normalize(0, told.most), told.colours), cax=axes, orientation="horizontal"
             )
             bar.solids.set_rasterized(True)  # or viewers show seams between its colours
             bar.outline.set_visible(False)
@@ -198,7 +200,7 @@ class _Page:
             axes.grid(False)
             axes.tick_params(labelsize=NOTE, pad=1.5)
             x = self.paper.width - MARGIN - BAR[0] - 0.08
-            self.write(scale.label, NOTE, x - 0.3, BAR[0] + 0.38, self.paper.quiet, right=True)
+            self.write(told.label, NOTE, x - 0.3, BAR[0] + 0.38, self.paper.quiet, right=True)
             self._axes.append((axes, x, self.top + NOTE * LINE + 0.02, *BAR))
             tall = max(tall * (not narrow), NOTE * LINE + 0.02 + BAR[1] + 0.16)
         self.down(tall)

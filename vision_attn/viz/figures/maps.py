@@ -1,34 +1,33 @@
 """Figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or models."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.geometry.extents import Extent, cell
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
-from vision_attn.viz.attention import check, even, sharpest_word, weights
+from vision_attn.viz.attention import check, even, sharpest_word
+from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Line, Mark, Panel, Scale, columns_of, drawn, width_of, wrapped
-from vision_attn.viz.figures.overlay import in_cells, interpolated, overlaid, plain
+from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, width_of, wrapped
 from vision_attn.viz.figures.paper import Paper
-from vision_attn.viz.films import on_strip
+from vision_attn.viz.films import frames_of, on_strip
+from vision_attn.viz.overlay.scale import Scale, check_scale, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
 from vision_attn.viz.page import PageItem
 from vision_attn.viz.sheet import Box
 
-Scaled = Literal["own", "one"]
-"""Whether full colour is the largest weight of each map, or of all maps of the figure."""
-SCALED = {"own": "share of each map's largest weight", "one": "weight of a region"}
+SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "weight of a region"}
 ROOM = 0.95
 """Inches of a panel, at least, where each map stands beside its overlay, unless `maps` says otherwise."""
 STRIP = 3
@@ -41,7 +40,9 @@ class Options(NamedTuple):
     words: str | Sequence[str] | None = None
     """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
     map is sharpest, or all texts to match, where there are few."""
-    scale: Scaled = "own"
+    overlay: View = VIEW
+    scale: Scale = "own"
+    """Whether full colour is the largest weight of each map, or of all maps of the figure."""
     maps: bool | None = None
     """Whether each map stands beside its overlay as well, in rows of pictures. None: where there is room."""
 
@@ -50,8 +51,10 @@ class _Map(NamedTuple):
     """The map of one word, on its picture."""
 
     word: str
-    alpha: Float[Tensor, "*F Y X"]
+    alpha: Float[Tensor, "F Y X"]
+    """Of a picture that is no film, of one frame."""
     extent: Extent
+    seen: Extent
     marks: Sequence[Mark]
     probability: float | None
     even: bool
@@ -71,14 +74,14 @@ def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str =
     """The picture, and an overlay for each of its words. origin: what the foot says of the model and the method. Raises
     UserError if the words, maps and log-probabilities of the item differ in number."""
     found = _maps(item)
-    picture = Panel(item.picture, "picture" if found else "")
+    picture = _photograph(item, "picture" if found else "")
     most = max((one.most for one in found), default=0.0)
     panels = [_overlay(item.picture, one, options, most, shown(one.word), one.numbers) for one in found]
     aspect = item.picture.width / item.picture.height
     lines = wrapped([picture, *panels], columns_of(len(found) + 1, aspect, paper))
-    scale = _scale(options, most) if found else None
+    bar = _bar(options, most) if found else None
     title = item.question or joined(item.words)
-    return drawn(lines, paper, title=title, scale=scale, foot=_foot(found, [item], origin), tallest=2.0)
+    return drawn(lines, paper, title=title, bar=bar, foot=_foot(found, [item], options, origin), tallest=2.0)
 
 
 def rows_figure(
@@ -111,7 +114,7 @@ def rows_figure(
     most, lines = max(one.most for one in maps), []
     strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
-        panels: list[Panel | None] = [Panel(rows[number][0].picture)]
+        panels: list[Panel | None] = [_photograph(rows[number][0])]
         for item, some in zip(rows[number], found[number], strict=True):
             for one in some:
                 if one is None:
@@ -125,8 +128,8 @@ def rows_figure(
             lines += wrapped(named, 1, titles[number])
         else:
             lines.append(Line(panels, titles[number]))
-    foot = _foot(maps, [item for number in kept for item in rows[number]], origin)
-    return drawn(lines, paper, heads=[] if strips else heads, scale=_scale(options, most), foot=foot)
+    foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin)
+    return drawn(lines, paper, heads=[] if strips else heads, bar=_bar(options, most, pairs), foot=foot)
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
@@ -172,39 +175,56 @@ def _maps(item: PageItem) -> list[_Map]:
         boxes = (item.boxes or {}).get(shown(word), ())
         marks = [partial(_boxed, box=on_strip(box, item.frames) if item.frames > 1 else box) for box in boxes]
         if item.regions is not None:
-            box = cell(int(item.regions[step]), *alpha.shape[1:], item.extent)
+            within = item.extent.seen_from(item.seen)
+            box = Extent(*cell(int(item.regions[step]), *alpha.shape[1:], within)).within(item.seen)
             marks.append(partial(_boxed, box=box, colour="white"))
         probability = None if item.log_prob is None else math.exp(float(item.log_prob[step]))
-        found.append(_Map(word, alpha[step], item.extent, marks, probability, flat[step]))
+        found.append(
+            _Map(word, alpha[step].view(-1, *alpha.shape[-2:]), item.extent, item.seen, marks, probability, flat[step])
+        )
     return found
+
+
+def _photograph(item: PageItem, title: str = "") -> Panel:
+    """The picture, with the part marked that the model saw."""
+
+    def paint(fitted: Image.Image) -> Image.Image:
+        return _side_by_side([outlined(frame, item.seen) for frame in frames_of(fitted, item.frames)])
+
+    return Panel(item.picture, title, paint=paint)
 
 
 def _overlay(
     picture: Image.Image, one: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
 ) -> Panel:
-    paint = partial(_painted, one=one, most=_full(one, options, most))
+    """The picture with the map over it."""
+    top = _full(one, options, most)
+
+    def paint(fitted: Image.Image) -> Image.Image:
+        look = {"extent": one.extent, "seen": one.seen, "top": top}
+        return _side_by_side(film_overlaid(frames_of(fitted, len(one.alpha)), one.alpha, options.overlay, **look))
+
     return Panel(picture, title, " · ".join(notes), one.marks, paint)
 
 
 def _cells(picture: Image.Image, one: _Map, options: Options, most: float | int) -> Panel:
-    """The map by itself, cell by cell."""
-    share = partial(_on_strip, one.alpha / _full(one, options, most), in_cells, extent=one.extent)
-    return Panel(picture, paint=lambda fitted: plain(share(fitted)))
+    """The map by itself, cell by cell, where the model saw the picture."""
+    share = one.alpha / _full(one, options, most)
+    frames = len(share)
+
+    def paint(fitted: Image.Image) -> Image.Image:
+        sizes = [frame.size for frame in frames_of(fitted, frames)]
+        return _side_by_side([cells(map_, size, one.extent, one.seen) for map_, size in zip(share, sizes, strict=True)])
+
+    return Panel(picture, paint=paint)
 
 
-def _painted(picture: Image.Image, one: _Map, most: float | int) -> Image.Image:
-    return overlaid(picture, _on_strip(one.alpha / most, interpolated, picture, extent=one.extent))
-
-
-def _on_strip(
-    share: Float[Tensor, "*F Y X"], placed: Callable[..., Tensor], picture: Image.Image, *, extent: Extent
-) -> Float[Tensor, "height width"]:
-    """A map on the pixels of its picture; the frames of a film are side by side."""
-    if share.ndim == 2:
-        return placed(share, picture.height, picture.width, extent)
-    edges = [round(picture.width * number / len(share)) for number in range(len(share) + 1)]
-    sizes = [right - left for left, right in zip(edges[:-1], edges[1:], strict=True)]
-    return torch.cat([placed(one, picture.height, size, extent) for one, size in zip(share, sizes, strict=True)], dim=1)
+def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
+    """The frames of a film as a strip."""
+    strip = Image.new("RGB", (sum(frame.width for frame in frames), frames[0].height))
+    for number, frame in enumerate(frames):
+        strip.paste(frame, (number * frame.width, 0))
+    return strip
 
 
 def _full(one: _Map, options: Options, most: float | int) -> float:
@@ -212,10 +232,15 @@ def _full(one: _Map, options: Options, most: float | int) -> float:
     return (one.most if options.scale == "own" else most) or 1.0
 
 
-def _scale(options: Options, most: float | int) -> Scale:
-    if options.scale not in SCALED:
-        raise UserError(f"scale is {options.scale}: choose own (of each map) or one (for all maps)")
-    return Scale(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale])
+def _bar(options: Options, most: float | int, pairs: bool = False) -> Bar | None:
+    """The colour bar; contours have none, unless maps stand beside them (`pairs`). Raises UserError for an unknown view
+    or scale."""
+    check_view(options.overlay)
+    check_scale(options.scale)
+    if options.overlay == "contours" and not pairs:
+        return None
+    colours = "gray" if options.overlay == "light" and not pairs else COLOURS
+    return Bar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
 
 
 def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
@@ -226,7 +251,7 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, linewidth=line, edgecolor=ink, **options))
 
 
-def _foot(found: Sequence[_Map], items: Sequence[PageItem], origin: str) -> str:
+def _foot(found: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str) -> str:
     """The model and the method, the weight of an even map where all weights sum to 1, and what outlines are."""
     told = [origin] if origin else []
     if not found:
@@ -235,6 +260,10 @@ def _foot(found: Sequence[_Map], items: Sequence[PageItem], origin: str) -> str:
     told.append("max: the largest weight of a region")
     if len(sizes) == 1 and all(abs(float(one.alpha.sum()) - 1) < 0.01 for one in found):
         told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"
+    if options.overlay == "contours":
+        told.append("lines: around the smallest regions that hold 50% (thick) and 90% of the weight")
+    if any(item.seen != WHOLE for item in items):
+        told.append("outline, darker around: what the model saw")
     if any(item.regions is not None for item in items):
         told.append("white outline: the region that was selected")
     if any((item.boxes or {}).get(shown(word)) for item in items for word in item.words):
