@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         note = f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}"
     if arguments.figure:
-        from vision_attn.commands._compared_page import curves
+        from vision_attn.commands._comparison import curves
         from vision_attn.viz.figures.charts import curves_figure
         from vision_attn.viz.figures.drawing import save
         from vision_attn.viz.figures.paper import Paper
