@@ -146,6 +146,8 @@ class InteractiveResult(Displayable):
     """The name of the model."""
     way: str = ""
     """How its maps were made."""
+    picture: Any
+    """What the model saw, a PIL image."""
     described: Any
     """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
 
@@ -235,11 +237,10 @@ class InteractiveResult(Displayable):
         }
 
     def light(self) -> Float[Tensor, "T height width"]:
-        """The map of each word on the pixels of `picture`, as it is drawn: in [0, 1], 1 at the brightest pixel."""
-        item = self.page_item
-        if item.alpha is None:
+        """The map of each word on the pixels of `picture`, in [0, 1], 1 at the largest weight."""
+        if self.alpha is None:
             raise UserError("this model has no attention, so there are no maps")
-        return light(item.alpha, item.picture.height, item.picture.width, item.extent)
+        return light(self.alpha, self.picture.height, self.picture.width, self.extent)
 
     @classmethod
     def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **look: Any) -> None:

@@ -22,9 +22,7 @@ BAR_LINE = 20  # height of a line of the scale below all panels
 
 DIM = 0.6  # brightness and
 PALE = 0.5  # colour saturation of the picture where there is no light
-VEIL = (
-    0.4  # white blended in at full light. DIM = 1 - VEIL: light then changes black and white pixels by the same amount
-)
+VEIL = 0.4  # white blended in at full light; 1 - DIM, so that light changes black and white pixels by the same amount
 
 Box = Sequence[float | int] | Float[Tensor, "4"]
 """(x0, y0, x1, y1) in [-1, 1] over the picture."""
