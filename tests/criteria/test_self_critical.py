@@ -397,6 +397,15 @@ def test_a_run_is_opened_without_training_captions(whole, monkeypatch):
     assert opened.evaluate([next(iter(Scenes(batch_size=2).split("test")))])["nll"] > 0
 
 
+def test_packed_weights_leave_out_what_training_counts_again(whole, tmp_path):
+    assert main(["pack", str(whole), str(tmp_path / "packed")]) == 0
+    opened, _, _ = open_run(tmp_path / "packed")
+    assert len(opened.criteria["self_critical"].cider.ngrams) == 0
+    assert main(command(tmp_path / "run", tmp_path / "packed", run__epochs=1)) == 0
+    counted, _, _ = open_run(tmp_path / "run")
+    assert len(counted.criteria["self_critical"].cider.ngrams) > 100
+
+
 def die_before(epoch: int, batch: int) -> None:
     """Make scenes kill their process before this batch."""
     import os

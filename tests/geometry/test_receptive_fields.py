@@ -11,7 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import benchmarks.places
+import vision_attn
 from vision_attn.contracts import DecodedCaption, Encoder, Results
+from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet
@@ -83,6 +85,31 @@ def test_what_depends_on_no_place_lies_everywhere():
     assert measured_extent(lambda images: torch.zeros(len(images), 2, 8, 8), (64, 64))[0] == WHOLE
     assert measured_extent(lambda images: torch.full((len(images), 2, 8, 8), torch.nan), (64, 64))[0] == WHOLE
     assert measured_extent(lambda images: images[:, :, :1, :1].float(), (64, 64)) == (WHOLE, (1, 1))
+
+
+def test_maps_of_drawn_scenes_lie_on_objects_across_and_a_third_of_a_cell_above_them():
+    """What of an offset is the network's geometry: where annotation vectors change when an object is erased. `extent`
+    must say it within a fifth of a cell. The rest is learned: attention goes to the upper half of objects."""
+    task = vision_attn.load("weights/drawn_scenes").task
+    batch = next(iter(Scenes(size=40, batch_size=200, test_images=200).split("test")))
+    places, erased, boxes, maps = centres(10, 10).float(), [], [], []
+    for image, named, caption in zip(batch.images, batch.boxes, task.describe(batch.images), strict=True):
+        for word, alpha in zip(caption.words, caption.alpha.flatten(1), strict=True):
+            if len(named.get(word, ())) == 1:
+                box = torch.tensor(named[word][0])
+                without, (x0, y0, x1, y1) = image.clone(), ((box + 1) * 20).round().int().tolist()
+                without[:, y0:y1, x0:x1] = image.flatten(1).median(dim=1).values[:, None, None]
+                erased.append(without), boxes.append((box[:2] + box[2:]) / 2), maps.append((image, alpha @ places))
+    boxes = torch.stack(boxes)
+    images, maps = (torch.stack(part) for part in zip(*maps, strict=True))
+    with torch.no_grad():
+        change = (task.encoder(images) - task.encoder(torch.stack(erased))).square().sum(dim=2)
+    seen = boxes - change / change.sum(dim=1, keepdim=True) @ places  # how far left and above its place a cell looks
+    across, down = (seen.mean(dim=0) / 0.2).tolist()
+    extent = task.encoder.extent()
+    assert [(extent.x0 + 1) / 0.2, (extent.y0 + 1) / 0.2] == pytest.approx([across, down], abs=0.2)
+    off = (maps + torch.tensor([extent.x0 + 1, extent.y0 + 1]) - boxes) / 0.2
+    assert off.median(dim=0).values.tolist() == pytest.approx([0.1, -0.35], abs=0.15)
 
 
 def test_an_encoder_is_measured_once_until_its_weights_change():
