@@ -47,6 +47,15 @@ def test_captions_are_joined_as_they_were_written(kind, tmp_path):
     assert json.loads((tmp_path / "vocabulary.json").read_text()).get("words", "spaces") == kind
 
 
+def test_cased_words_keep_case_and_drop_punctuation(tmp_path):
+    captions = ["Ein Hund jagt, eine Katze!", "Zwei Hunde (und ein Ball)."]
+    Vocabulary.build(captions, words="cased", min_count=1).save(tmp_path / "vocabulary.json")
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
+    written = [vocabulary.decode(vocabulary.encode(caption)) for caption in captions]
+    assert written == ["Ein Hund jagt eine Katze", "Zwei Hunde und ein Ball"]
+    assert {"Ein", "ein"} <= {*vocabulary.words} and vocabulary.kind.scored is None
+
+
 def test_raw_words_keep_case_and_symbols(tmp_path):
     """As of formulas and code, also where a word ends in an apostrophe or a script has no spaces."""
     captions = ["\\frac { a } { b } + x ^ 2 = 0", "O E | || C++ 50%", "x' = f(x) , o", "红色 圆形 a"]

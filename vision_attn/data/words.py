@@ -1,7 +1,7 @@
-"""How captions become words: at spaces, as they are written, by character, by a language's segmenter, or as byte-pair
+"""How captions become words: at spaces, in lower case or not, as they are written, by character, by a language's segmenter, or as byte-pair
 pieces.
 
-Every kind but `raw` splits the same text: in lower case, in Unicode's compatibility form (NFKC), without punctuation;
+Every kind but `raw` splits the same text: in lower case (but for `cased`), in Unicode's compatibility form (NFKC), without punctuation;
 accents are kept. `system.written.joined` makes a caption of the words again.
 """
 
@@ -24,7 +24,7 @@ from tokenizers.trainers import BpeTrainer
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import SPACELESS, START
 
-Kind = Literal["spaces", "raw", "characters", "jieba", "fugashi", "pieces"]
+Kind = Literal["spaces", "cased", "raw", "characters", "jieba", "fugashi", "pieces"]
 SPECIALS = ["<pad>", "<end>", "<unk>"]
 UNKNOWN = 2
 MAX_PIECES = 8000
@@ -45,16 +45,14 @@ WORD = "|".join(
         JOINED_PICTOGRAPHS,
     ]
 )
-NORMALIZER = Normalizers(
-    [
-        # Before NFKC, which would turn a spacing accent used as an apostrophe into a space.
-        Replace(Regex("[\u2018\u2019\u02bc\u00b4`]"), "'"),
-        Replace("\u00ad", ""),  # soft hyphen
-        NFKC(),
-        Replace("\u2010", "-"),
-        Lowercase(),
-    ]
-)
+SAME_CASE = [
+    # Before NFKC, which would turn a spacing accent used as an apostrophe into a space.
+    Replace(Regex("[\u2018\u2019\u02bc\u00b4`]"), "'"),
+    Replace("\u00ad", ""),  # soft hyphen
+    NFKC(),
+    Replace("\u2010", "-"),
+]
+CASED, NORMALIZER = Normalizers(SAME_CASE), Normalizers([*SAME_CASE, Lowercase()])
 AT_SPACES = Split(Regex(WORD), behavior="removed", invert=True)
 CHARACTERS = Split(
     Regex(rf"{START}?(?:{FLAG}|{JOINED_PICTOGRAPHS}|.[\p{{M}}\u200c\u200d]*)"), behavior="removed", invert=True
@@ -115,6 +113,17 @@ class Spaces(Words):
         tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
         tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, AT_SPACES
         return tokenizer.to_str(pretty=True)
+
+
+class Cased(Words):
+    """The same words in upper and lower case, as of German, whose nouns begin with capitals. They are scored in lower
+    case."""
+
+    kind = "cased"
+    scored = None
+
+    def split(self, caption: str) -> list[str]:
+        return [word for word, _ in AT_SPACES.pre_tokenize_str(CASED.normalize_str(caption))]
 
 
 class Raw(Words):
@@ -197,7 +206,7 @@ class Pieces(Words):
         return sorted(model["vocab"], key=model["vocab"].__getitem__)[len(SPECIALS) :]
 
 
-KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Raw, Characters, Jieba, Fugashi, Pieces)}
+KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Cased, Raw, Characters, Jieba, Fugashi, Pieces)}
 SCORED = tuple(kind for kind in get_args(Kind) if kind != "pieces")
 """The kinds that need no training."""
 
