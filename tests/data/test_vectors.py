@@ -173,7 +173,7 @@ def test_pictures_show_maps_over_boxes_and_none_where_they_are_unknown(tmp_path)
         (batch,) = source.split("train")
         for picture, described, _ in pictured(batch, task.describe(batch.images), task.encoder):
             if name == "none":
-                assert picture.size == (48, 48) and described.alpha is None
+                assert picture.size == (64, 48) and described.alpha is None
                 continue
             assert picture.size == (64, 48) and described.alpha.shape[1:] == (CELLS, CELLS)
             half = described.alpha[:, :, : CELLS // 2].sum(dim=(1, 2))
