@@ -9,7 +9,7 @@ Loading runs no code of a run folder: see `vision_attn.configuration.run_folder.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from vision_attn.results.explainer import Explainer, is_run_name
 from vision_attn.results.model import Model
@@ -17,7 +17,23 @@ from vision_attn.results.opening import open_model
 from vision_attn.results.pretrained import open_pretrained
 from vision_attn.system.errors import UserError
 
-__all__ = ["Explainer", "Model", "load"]
+__all__ = ["Explainer", "Included", "Model", "load", "load_explainer", "load_model"]
+
+Included = Literal[
+    "weights/draw_mnist", "weights/draw_mnist32", "weights/draw_reader_cluttered100", "weights/drawn_films",
+    "weights/drawn_scenes", "weights/photographs", "weights/ram_cluttered60", "weights/ram_photographs",
+]  # fmt: skip
+"""The runs that come along."""
+
+
+@overload
+def load(
+    name: Included | Path = ..., *, weights: None = ..., device: str = ..., trust: str | Sequence[str] = ...
+) -> Model: ...
+@overload
+def load(
+    name: str, *, weights: str | None = ..., device: str = ..., trust: str | Sequence[str] = ..., **settings: Any
+) -> Model | Explainer: ...
 
 
 def load(
@@ -29,19 +45,40 @@ def load(
     **settings: Any,
 ) -> Model | Explainer:
     """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
-    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. Other names are those of
-    models elsewhere: a captioner of "transformers:NAME-or-folder" opens as a run does, others as an `Explainer`, as
-    `vision-attn look` takes them: a torchvision name, "timm:NAME", or "module:function" of a trusted package.
+    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. A `Path` is that of a run. Other
+    names are those of models elsewhere: a captioner of "transformers:NAME-or-folder" opens as a run does, others as an
+    `Explainer`, as `vision-attn look` takes them: a torchvision name, "timm:NAME", or "module:function" of a trusted
+    package.
 
     weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
         downloaded. device: as `run.device`. trust: a package, or several, whose code the run or the model may use.
 
+    A type checker knows the class for the name of an included run and for a `Path`. For other names `load_model` and
+    `load_explainer` return one class.
+
     Raises UserError saying what is missing.
     """
-    if not is_run_name(name):
+    if not (isinstance(name, Path) or is_run_name(name)):
         return open_pretrained(str(name), weights=weights, device=device, trust=trust, **settings)
     if weights is not None:
         raise UserError(f"{name} holds its weights: leave weights out")
     if settings:
         raise UserError(f"{name} is a run, opened as it was trained: leave {', '.join(settings)} out")
     return open_model(name, device=device, trust=trust)
+
+
+def load_model(name: str | Path = "weights/photographs", **options: Any) -> Model:
+    """Open a trained run, or a captioner of another library, with the options of `load`. Raises UserError for other
+    models."""
+    opened = load(name, **options)
+    if not isinstance(opened, Model):
+        raise UserError(f"{name} is no run and no captioner: open it with load_explainer")
+    return opened
+
+
+def load_explainer(name: str, **options: Any) -> Explainer:
+    """Open a model of another library that is no captioner, with the options of `load`. Raises UserError for others."""
+    opened = load(name, **options)
+    if not isinstance(opened, Explainer):
+        raise UserError(f"{name} is a run or a captioner: open it with load_model")
+    return opened

@@ -46,6 +46,7 @@ VERBS = {
     "compare": Verb(lambda there, out: ["compare", there / "log", f"--out={out}"]),
     "completion": Verb(lambda there, out: ["completion", "bash"], writes=False),
     "demo": Verb(lambda there, out: ["demo", f"--out={out}", *SCENES], same=False),
+    "encoders": Verb(lambda there, out: ["encoders", "resnet18"], writes=False),
     "eval": Verb(lambda there, out: ["eval", there / "classifier", f"--out={out}", "--device=cpu", "--show=1"]),
     "export": Verb(lambda there, out: ["export", there / "classifier", f"--out={out}", "--no-onnx"], same=False),
     "keys": Verb(lambda there, out: ["keys", CONFIG], writes=False),

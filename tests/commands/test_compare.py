@@ -39,18 +39,92 @@ def runs(tmp_path: Path) -> list[str]:
 
 def test_keys_that_differ_and_metrics_are_a_table(runs, capsys):
     assert main(["compare", *runs]) == 0
-    head, *rows, seeds = capsys.readouterr().out.splitlines()
-    assert re.split("  +", head) == ["run", "task.score.gain", "run.seed", "step", "val BLEU-4", "test BLEU-4"]
-    assert [re.split("  +", row)[1:] for row in rows] == [
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert re.split("  +", head) == ["#", "run", "task.score.gain", "run.seed", "step", "val BLEU-4", "test BLEU-4"]
+    assert [re.split("  +", row)[2:] for row in (rows[0], rows[1], rows[4])] == [
         ["1.0", "0", "20", "0.2500", "0.5000"], ["1.0", "1", "20", "0.5000", "0.7500"],
         ["10.0", "0", "20", "0.6250", "-"],
     ]  # fmt: skip
-    assert seeds == f"2 seeds, {runs[0]} and so on: val BLEU-4 0.3750 +- 0.1768, test BLEU-4 0.6250 +- 0.1768"
+    assert [re.split("  +", row)[1:] for row in rows[2:4]] == [
+        ["mean of 2 seeds", "0.3750", "0.6250"], ["+- standard deviation", "0.1768", "0.1768"],
+    ]  # fmt: skip
     assert main(["compare", runs[0], runs[2], "--metrics", "pointing", "none"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert re.split("  +", rows[0])[1:] == ["1.0", "20", "0.7500", "-", "-", "-"] and len(rows) == 2
+    assert re.split("  +", rows[0])[2:] == ["1.0", "20", "0.7500", "-", "-", "-"] and len(rows) == 2
     assert main(["compare", runs[0], "--metrics", "pointing", "none"]) == 0
     assert capsys.readouterr().err == "vision-attn: no run has none\n"
+
+
+def test_no_line_is_wider_than_a_terminal(runs, tmp_path, capsys):
+    """Keys without room stand below the table, by the numbers of runs; so do metrics that were asked for."""
+    for number, folder in enumerate(runs):
+        file = Path(folder) / "config.yaml"
+        config = yaml.safe_load(file.read_text())
+        config["task"]["init_args"] |= {f"a_key_with_a_long_name_{key}": f"{key}{number // 2}" * 30 for key in "xyz"}
+        file.write_text(yaml.safe_dump(config, sort_keys=False))
+    names = [f"metric_{number}" for number in range(12)]
+    (Path(runs[0]) / "metrics_test.json").write_text(json.dumps(dict.fromkeys(names, 0.5) | {"METEOR": 0.25}))
+    assert main(["compare", *runs]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 120
+    assert next(line for line in lines if "name_x" in line).split("  ")[1].startswith("1, 2: x0x0x0")
+    assert "task.score.gain  1, 2: 1.0; 3: 10.0" in lines and lines[0].endswith("test METEOR")
+    assert main(["compare", *runs, "--metrics", *names]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 120
+    assert re.findall(r"test (metric_\d+)", "\n".join(lines)) == names
+
+
+def test_a_key_of_a_class_that_others_lack_is_counted(runs, capsys):
+    """The class is told, and it says what its keys say."""
+    file = Path(runs[0]) / "config.yaml"
+    file.write_text(file.read_text().replace("a.c.Score", "a.d.Other").replace("gain", "loss"))
+    assert main(["compare", runs[0], runs[2]]) == 0
+    head, *rows, more = capsys.readouterr().out.splitlines()
+    assert re.split("  +", head)[2:4] == ["task.score", "step"]
+    assert [re.split("  +", row)[2] for row in rows] == ["Other", "Score"]
+    assert more == "2 more keys are of classes that only some of the runs have: --json"
+
+
+def clutter(name: str = "Clutter", **arguments: int) -> dict:
+    return {"data": {"class_path": f"a.{name}", "init_args": arguments}}
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"task": {"class_path": "a.b.Reading"}}, "their tasks differ: Task and Reading"),
+        (clutter(canvas=100), "their test sets differ in data.canvas: 60 and 100"),
+        (clutter("Digits", canvas=60), "their test sets differ in data: Clutter and Digits"),
+        (clutter(canvas=60, batch_size=3), ""),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_stands_in_tables_of_its_own(change, reason, runs, capsys):
+    for folder, changed in ((runs[0], {}), (runs[1], {}), (runs[2], change)):
+        file = Path(folder) / "config.yaml"
+        config = yaml.safe_load(file.read_text()) | clutter(canvas=60) | changed
+        file.write_text(yaml.safe_dump(config, sort_keys=False))
+    assert main(["compare", *runs]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("val BLEU-4") == (2 if reason else 1)
+    assert ("tables" in printed) == bool(reason)
+    assert not reason or printed.endswith(f"\ntables 1 and 2 are apart, since {reason}\n")
+
+
+def test_other_data_at_eval_are_another_test_set(runs, capsys):
+    """And a model that was not trained here stands beside runs that were measured on the same data."""
+    for folder, images in ((runs[0], "a"), (runs[1], "b")):
+        file = Path(folder) / "metrics_test.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"overrides": [f"--data.images={images}"]}))
+    assert main(["compare", *runs[:2]]) == 0
+    assert "their test sets differ in data.images: a and b" in capsys.readouterr().out
+    other = Path(runs[0]).parent / "other"
+    other.mkdir()
+    record = {"BLEU-4": 0.125, "run": "transformers:git", "seed": 0, "overrides": ["--data.images=b"]}
+    (other / "metrics_test.json").write_text(json.dumps(record))
+    assert main(["compare", *runs[:2], str(other)]) == 0
+    second = capsys.readouterr().out.split("\n\n")[1]
+    assert [line.split()[0] for line in second.splitlines()[2:]] == ["2", "3"]
 
 
 def test_test_metrics_of_other_weights_are_left_out(runs, capsys):
@@ -87,32 +161,36 @@ def test_all_that_is_known_is_json(runs, capsys):
     assert found[0]["val"]["pointing"] == 0.75
 
 
-def test_curves_are_a_page(runs, tmp_path, capsys):
+def test_tables_and_curves_are_a_page(runs, tmp_path, capsys):
     assert main(["compare", *runs, "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "index.html").read_text()
     plots = {
-        plot.getAttribute("aria-label"): plot for plot in map(parsed, re.findall("<svg.*?</svg>", page, re.DOTALL))
+        plot.getAttribute("aria-label"): plot
+        for plot in map(parsed, re.findall('<svg class="chart".*?</svg>', page, re.DOTALL))
     }
     assert plots.keys() == {"loss", "val/BLEU-4"}
     names = [title.firstChild.data for title in plots["loss"].getElementsByTagName("title")]
-    assert names == runs
+    assert names == [f"{number} {run}" for number, run in enumerate(runs, start=1)]
     points = [line.getAttribute("points") for line in plots["loss"].getElementsByTagName("polyline")]
-    assert points == ["100.0,8.0 632.0,248.0"] * 3
-    assert "c &amp; d" in page
+    assert points == ["48.0,10.0 340.0,155.0"] * 3
+    ends = [text.firstChild.data for text in plots["loss"].getElementsByTagName("text")][-3:]
+    assert ends == ["1", "2", "3"]
+    assert "c &amp; d" in page and "<td>0.3750<small>± 0.1768</small></td>" in page
+    assert page.index("<table>") < page.index('<svg class="chart"')
 
 
 def parsed(svg: str):
     return minidom.parseString(svg).documentElement
 
 
-def test_what_is_no_run_or_has_no_curves_is_said(runs, tmp_path, capsys):
+def test_what_is_no_run_is_said_and_a_page_of_no_curves_has_tables(runs, tmp_path, capsys):
     assert main(["compare", runs[0], str(tmp_path / "none")]) == 1
     assert "none is no run: it holds neither config.yaml nor best/config.yaml" in capsys.readouterr().err
     (tmp_path / "a" / "metrics.jsonl").unlink()
     assert main(["compare", runs[0], "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines()[1].split()[-1] == "0.5000" and not (tmp_path / "out").exists()
-    assert said.err.endswith("no page is written: these runs have no metrics.jsonl, so there are no curves\n")
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == "0.5000"
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "<td>0.5000</td>" in page and "<h3>Curves" not in page
     (tmp_path / "a" / "best" / "metrics_val.json").write_text("[1]")
     assert main(["compare", runs[0]]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-3:] == ["-", "-", "0.5000"]

@@ -63,6 +63,9 @@ def make():
 '''
 
 
+NAMES = ("cat", "dog", "bird")
+
+
 @pytest.fixture
 def photographs(tmp_path: Path) -> Path:
     folder = tmp_path / "photographs"
@@ -82,6 +85,11 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "tiny_model:make"
 
 
+def page_of(out: Path) -> str:
+    """The page of a command, without its list of pictures."""
+    return (out / "index.html").read_text().partition("<!-- pictures: ")[0]
+
+
 def maps(page: str, key: str = "map") -> list[bytes]:
     return [base64.b64decode(bits) for bits in re.findall(rf'data-{key}="([^"]+)"', page)]
 
@@ -96,6 +104,8 @@ def test_a_classifier_shows_what_led_to_its_answer(
     assert sorted(path.name for path in out.iterdir()) == ["01-0.png", "02-1.png", "index.html"]
     page = (out / "index.html").read_text()
     assert "What led to each answer" in page and page.count('class="dials" data-heads="2" data-rows="4"') == 2
+    assert page.count('data-rest="1"') == 2, "the map is shown at rest"
+    assert page.count('<ol class="answers"') == 2 and all(f">{name}</span><b>0." in page for name in NAMES)
     assert {len(one) for one in maps(page)} == {16} and {len(one) for one in maps(page, "layers")} == {3 * 16}
 
 
@@ -117,6 +127,8 @@ def test_random_weights_are_told_and_always_the_same(photographs: Path, caplog: 
     assert torch.equal(torch.get_rng_state(), before)
     assert caplog.messages == ["squeezenet1_1 has random weights: its answers and maps mean nothing"] * 2
     results = [model.look(photographs / "0.png") for model in (one, two)]
+    names, shares = zip(*results[0].likeliest, strict=True)
+    assert len(set(names)) == 5 and names[0] == results[0].words[0] and list(shares) == sorted(shares, reverse=True)
     assert results[0].text == results[1].text and torch.equal(results[0].alpha, results[1].alpha)
 
 
@@ -144,7 +156,7 @@ def test_python_shows_what_the_command_shows(tiny: str, photographs: Path, tmp_p
         assert main(["look", tiny, str(file), "--trust", "tiny_model", "--out", str(out), *options.split()]) == 0
         result = model.look(file, **given)
         page = result.save(tmp_path / "look.html").read_text()
-        assert page == (out / "index.html").read_text() and "What led to each answer" in page
+        assert page == page_of(out) and "What led to each answer" in page
         assert result.save(tmp_path / "look.png").read_bytes() == (out / "01-0.png").read_bytes()
     assert len(result.words) == 1 and result.alpha.shape == (1, 4, 4)
     assert result.method == "attention" and result.layers.shape == (1, 1, 2, 4, 4)
@@ -750,7 +762,7 @@ def test_a_classifier_of_a_run_is_looked_into(photographs: Path, tmp_path: Path,
     assert main(["look", run, str(photographs / "0.png"), "--out", str(out)]) == 0
     assert capsys.readouterr().out.split("\t")[1].split()[0] in COLOURS
     assert {len(one) for one in maps((out / "index.html").read_text(), "layers")} == {2 * 3 * 16}
-    assert vision_attn.load(run).look(photographs / "0.png").page() == (out / "index.html").read_text()
+    assert vision_attn.load(run).look(photographs / "0.png").page() == page_of(out)
     weights = Path(__file__).parents[2] / "weights" / "ram_cluttered60"
     assert main(["look", str(weights), str(photographs / "0.png"), "--out", str(out)]) == 1
     assert "holds a classifier that does not see whole photographs: vision-attn classify" in capsys.readouterr().err

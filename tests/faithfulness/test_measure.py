@@ -262,7 +262,7 @@ def test_the_command_writes_a_page_and_names_what_ignores_the_weights(
     assert (out / "index.html").read_text().count('<td data-name="gain" class="yes">') == len(better)
     assert len(numbers["curves"]["random"]["deletion"]) == 4
     page = (out / "index.html").read_text()
-    assert page.count("<svg") == 3 and page.count('class="example"') == 3 and "Agreement" in page
+    assert page.count('<svg class="chart"') == 3 and page.count('class="example"') == 3 and "Agreement" in page
     assert "The best order was searched on the first answer to 1 image" in page and numbers["searched"] == 1
     assert main([*given, "--trust", tiny, "--method", "rollouts"]) == 1
     assert "this model has no method rollouts; it has attention, rollout, attention-gradient" in capsys.readouterr().err

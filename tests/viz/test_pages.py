@@ -1,8 +1,10 @@
 """Pages of every kind insert text as text, whatever it holds, and their templates come with the package."""
 
+import base64
 import os
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from tests.browser import NEEDED, PROGRAM, Browser
+from vision_attn.commands._compared_page import write_compared
+from vision_attn.commands._comparison import Compared
 from vision_attn.faithfulness.page import ExamplePicture, write_measured
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import Displayable, write_embedded
-from vision_attn.viz.curves import write_curves
 from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
-from vision_attn.viz.html import filled
+from vision_attn.viz.html import FONTS, filled
 from vision_attn.viz.index import Entry, write_index
 from vision_attn.viz.page import PageItem, write_page
 
@@ -75,13 +78,21 @@ def story_page(folder: Path, text: str) -> Path:
 
 def picture_index(folder: Path, text: str) -> Path:
     """Names of files are in `test_viz_index.py`."""
+    for name in ("a.gif", "b.png"):
+        GREY.save(folder / name)
     entries = [Entry(folder / "a.gif", text, folder / "a.png"), Entry(folder / "b.png", text)]
     return write_index(folder / "page.html", entries, title=text, guide=text)
 
 
-def curves_page(folder: Path, text: str) -> Path:
-    lines = {text: [(0, 0.0), (1, 1.0)], "b": [(0, 1.0)]}
-    return write_curves(folder / "page.html", {text: lines, "loss": lines}, title=text)
+def compared_page(folder: Path, text: str) -> Path:
+    """Tables of two tasks, keys that differ, a mean of seeds and curves."""
+    lines = [{"step": step, text: step / 2, "loss": 1.0} for step in (1, 2)]
+    runs = [
+        Compared(text, {"task": "a", "run.seed": seed, "run.metric": text}, {text: 0.5}, {text: 0.5}, lines, {}, seed)
+        for seed in (1, 2)
+    ]
+    more = runs[0]._replace(config={"task": "b", text: 1}, number=3, position={"done": False, "epoch": 1})
+    return write_compared(folder / "page.html", [*runs, more, more._replace(number=4, config={"task": "b"})], None)
 
 
 def measured_numbers(text: str) -> dict[str, Any]:
@@ -128,7 +139,7 @@ def notebook_frame(folder: Path, text: str) -> Path:
 
 
 PAGES = [
-    caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, curves_page, measured_page,
+    caption_page, film_page, transcript_page, image_hops_page, story_page, picture_index, compared_page, measured_page,
     embedded_page, notebook_frame,
 ]  # fmt: skip
 
@@ -214,6 +225,100 @@ def test_a_browser_runs_nothing_of_a_text(write: Callable[[Path, str], Path], br
         browser.run("document.querySelectorAll('[onerror], [onload], [onfocus], [onmouseover], [src=x]').length") == 0
     )
     assert browser.run("window.ran ?? 0") == 0
+
+
+SEEN = """
+window.problems = [];
+addEventListener("error", event => problems.push(event.message || event.target.outerHTML.slice(0, 90)), true);
+addEventListener("unhandledrejection", event => problems.push(String(event.reason)));
+for (const kind of ["error", "warn"]) console[kind] = (...parts) => problems.push(parts.join(" "));
+"""
+REACHABLE = """[...document.querySelectorAll("a[href], button, summary, input, [tabindex='0']")].filter(one =>
+  !one.disabled && one.checkVisibility())"""
+FOCUSED = """(() => {
+  const one = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(one);
+  if (one == document.body) return;
+  reached.add(one);
+  if (one.tagName != "IFRAME" && (outlineStyle == "none" || outlineWidth == "0px")) hidden.push(one.className);
+})()"""
+LUMINANCES = """[...document.querySelectorAll("h1, p, td:not(.weight), th, figcaption, .word, li")].filter(one =>
+  one.checkVisibility() && one.textContent.trim()).map(one => {
+  const [ink, ...papers] = [getComputedStyle(one).color];
+  for (let each = one; each; each = each.parentElement) papers.push(getComputedStyle(each).backgroundColor);
+  const numbers = text => text.match(/[0-9.]+/g).map(Number);
+  const paper = papers.map(numbers).find(parts => parts.length < 4 || parts[3] > 0) ?? [255, 255, 255];
+  const light = parts => parts.slice(0, 3).map(part => part / 255).map(part =>
+    part <= .04045 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4).reduce((sum, part, place) =>
+    sum + part * [.2126, .7152, .0722][place], 0);
+  const [low, high] = [light(numbers(ink)), light(paper)].sort((a, b) => a - b);
+  return [one.tagName + " " + one.className, (high + .05) / (low + .05), light(paper)];
+})"""
+
+
+def opened(browser: Browser, page: Path, scheme: str) -> None:
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.call("Page.enable")
+    added = browser.call("Page.addScriptToEvaluateOnNewDocument", source=SEEN)["identifier"]
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.wait(f"document.readyState == 'complete' && location.href == '{page.as_uri()}'")
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+
+
+@pytest.mark.parametrize("write", PAGES, ids=lambda write: write.__name__)
+def test_a_page_is_used_by_keyboard_follows_the_scheme_and_prints(
+    write: Callable[[Path, str], Path], browser: Browser, tmp_path: Path
+) -> None:
+    """The tab key reaches everything, and what has the focus shows it; text has contrast in both schemes; the console
+    has no error; and the page becomes a PDF on white."""
+    page, papers = write(tmp_path, PLAIN), []
+    for scheme in ("dark", "light"):
+        opened(browser, page, scheme)
+        found = browser.run(LUMINANCES)
+        assert not [one for one in found if one[1] < 4.5], "text without contrast"
+        papers += [light for kind, _, light in found if kind == "H1 "]
+    assert papers == [] or papers[0] < 0.1 < 0.7 < papers[1]
+    wanted = browser.run(f"{REACHABLE}.length")
+    browser.run("window.reached = new Set(), window.hidden = []")
+    for _ in range(wanted + 2):
+        for kind in ("rawKeyDown", "keyUp"):
+            browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        browser.run(FOCUSED)
+    assert browser.run(f"{REACHABLE}.filter(one => !reached.has(one)).map(one => one.outerHTML.slice(0, 90))") == []
+    assert browser.run("hidden") == [] and browser.run("problems") == []
+    document = base64.b64decode(browser.call("Page.printToPDF", printBackground=True)["data"])
+    assert document.startswith(b"%PDF") and len(document) > 500
+
+
+@pytest.mark.parametrize(
+    "text, files", [("a dog", 1), ("kůň", 2), ("σκύλος", 2), ("собака", 2), ("ein Hündchen – 20 °C", 1), ("犬", 1)]
+)
+def test_a_page_holds_the_files_of_the_typeface_that_it_needs(text: str, files: int, tmp_path: Path) -> None:
+    page = story_page(tmp_path, text).read_text(encoding="utf-8")
+    assert page.count("@font-face") == files
+    assert sum(file.stat().st_size for file in FONTS.iterdir()) < 200_000 and (FONTS / "LICENSE").is_file()
+
+
+def test_a_browser_sets_text_in_the_typeface(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, story_page(tmp_path, "a dog σκύλος"), "light")
+    found = browser.run("document.fonts.ready.then(() => [...document.fonts].map(one => one.family + one.status))")
+    assert found == ["Interloaded", "Interloaded"]
+
+
+def test_figures_of_unlike_heights_leave_no_voids(browser: Browser, tmp_path: Path) -> None:
+    """In each column one figure begins where another ends, and their order from top to bottom is that of the page."""
+    maps = torch.eye(4).view(4, 2, 2)
+    shapes = [(48, 32), (32, 48), (48, 32), (48, 20), (32, 48), (48, 32), (48, 32)]
+    items = [PageItem(str(number), Image.new("RGB", shape), list("abcd"), maps) for number, shape in enumerate(shapes)]
+    opened(browser, write_page(tmp_path / "page.html", items), "light")
+    browser.wait("[...document.querySelectorAll('figure')].every(one => one.style.gridRowEnd)")
+    boxes = "[...document.querySelectorAll('figure')].map(one => one.getBoundingClientRect())"
+    found = browser.run(f"{boxes}.map(one => [Math.round(one.left), one.top, one.bottom])")
+    assert len({left for left, _, _ in found}) == 3
+    for column in {left for left, _, _ in found}:
+        inside = [(top, bottom) for left, top, bottom in found if left == column]
+        gaps = [after[0] - before[1] for before, after in pairwise(inside)]
+        assert all(10 < gap < 40 for gap in gaps)
+    assert [top for _, top, _ in found] == sorted(top for _, top, _ in found)
 
 
 def test_a_value_that_a_template_lacks_is_a_mistake(tmp_path: Path) -> None:

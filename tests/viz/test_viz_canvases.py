@@ -1,5 +1,6 @@
 """Pictures of drawing: rectangles lie where the filters were, as thick as sigma; every step is in the animation."""
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageColor
@@ -17,6 +18,7 @@ from vision_attn.viz.canvases import (
     Rectangles,
     check,
     enlarged,
+    landscape,
     marked,
     outlined,
     spread,
@@ -115,3 +117,15 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UserError, match="images are"):
         check(canvases(), torch.zeros(2, 1, SIDE, SIDE))
     assert not list(tmp_path.iterdir())
+
+
+def test_reads_are_dashed_where_there_are_writes():
+    """Colour alone does not tell them apart."""
+    black, box = enlarged(torch.zeros(1, SIDE, SIDE)), [-0.5, -0.5, 0.5, 0.5]
+    drawn = [np.array(outlined(black, box, 4.0, READ, dashed=each)).max(axis=2) > 100 for each in (False, True)]
+    assert 0.4 < drawn[1].sum() / drawn[0].sum() < 0.6 and not (drawn[1] & ~drawn[0]).any()
+
+
+@pytest.mark.parametrize("number, columns", [(1, 1), (2, 2), (4, 4), (6, 3), (7, 4), (12, 6), (16, 8)])
+def test_panels_are_arranged_with_few_empty_places(number, columns):
+    assert landscape(number) == columns

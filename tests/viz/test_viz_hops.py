@@ -55,13 +55,12 @@ def test_scores_of_sentences_are_signed_and_neither_clipped_nor_percents(tmp_pat
     alpha = torch.tensor([[3.0, 1.5, -0.75]])
     story = AnsweredStory("Where is Mary?", ["one", "two", "three"], [2], "hall", "hall", 0.5, alpha)
     page = write_story_hops(tmp_path / "scores.html", [story], scored=True).read_text()
-    for fact, number, colour in (
-        ("one", "-0.75", "100 170 255 / 0.25"),
-        ("two", "+1.50", "255 180 84 / 0.50"),
-        ("three", "+3.00", "255 180 84 / 1.00"),
-    ):
+    for fact, number, kind, share in (
+        ("one", "-0.75", "weight below", 0.25), ("two", "+1.50", "weight", 0.5), ("three", "+3.00", "weight strong", 1),
+    ):  # fmt: skip
         row = next(line for line in page.splitlines() if f"<td>{fact}</td>" in line)
-        assert f">{number}</td>" in row and colour in row
+        assert f'<td class="{kind}" style="--share: {share:.2f}">{number}</td>' in row
+    assert page.index("<h2>Where is Mary?") < page.index("<td>one</td>"), "the question stands above its story"
     assert "percent" not in page and "without the softmax of its hops" in page
     page = write_story_hops(
         tmp_path / "weights.html", [story._replace(alpha=torch.tensor([[0.9, 0.1, 0.0]]))]

@@ -7,7 +7,7 @@ from PIL import Image, ImageColor
 from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.reads import _write, write_reads, write_reads_animation
+from vision_attn.viz.reads import _said, _write, write_reads, write_reads_animation
 
 B, T, SIDE, N = 2, 3, 20, 4
 
@@ -23,12 +23,16 @@ def colours(path) -> set[tuple[int, ...]]:
     return {colour for _, colour in Image.open(path).convert("RGB").getcolors(2**20)}
 
 
-def test_two_lines_for_each_image(tmp_path):
+def test_two_lines_for_each_image_and_images_beside_each_other_where_they_have_room(tmp_path, monkeypatch):
     images, reads, *others = parts()
     single = (images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others))
     one = Image.open(write_reads(tmp_path / "new" / "reads.png", *single))
-    two = Image.open(write_reads(tmp_path / "reads.png", *parts()))
-    assert one.width == two.width and two.height - one.height == pytest.approx(2 * (120 + 2 + 4), abs=10)
+    beside = Image.open(write_reads(tmp_path / "reads.png", *parts()))
+    panel = 120 + 2 + 4
+    assert beside.height == one.height and beside.width - one.width == pytest.approx((T + 1) * panel, abs=10)
+    monkeypatch.setattr("vision_attn.viz.reads.ACROSS", T + 1)
+    below = Image.open(write_reads(tmp_path / "reads.png", *parts()))
+    assert below.width == one.width and below.height - one.height == pytest.approx(2 * panel, abs=10)
     assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read
     assert tuple(round(SHEER * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
 
@@ -37,6 +41,10 @@ def test_two_lines_for_each_image(tmp_path):
 def test_right_is_green_and_wrong_is_red(tmp_path, said, yes, no):
     found = colours(write_reads(tmp_path / "reads.png", *parts(said)))
     assert ImageColor.getrgb(yes) in found and ImageColor.getrgb(no) not in found
+
+
+def test_what_is_wrong_is_told_without_colour_too():
+    assert [_said(said, 0, ["cat", "dog"]) for said in (0, 1)] == ["cat", "× dog"] and _said(1, None, []) == "1"
 
 
 @pytest.mark.parametrize("said, yes", [(0, True), (1, False)])

@@ -55,9 +55,11 @@ def images_of(
     """Within this context, the results of all images that a command names are made and printed.
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
-    may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves.
+    may add to. They are printed at the end. With `--out`, all is written even if the reader of the output leaves, and
+    pictures of an earlier call are removed (`_old_pictures`).
     pictured: whether a picture of each image is written there.
     """
+    from vision_attn.commands._old_pictures import old_pictures_removed
     from vision_attn.fast.choice import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
@@ -79,7 +81,8 @@ def images_of(
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
 
-    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH):
+    drawn = arguments.out if pictured else None
+    with to_the_end(arguments.out is not None), without_loops(len(found.files) <= BATCH), old_pictures_removed(drawn):
         yield files(), found
         for line in (*found.notes, *found.complaints):
             complain(line)

@@ -1,22 +1,34 @@
 """Compare runs: their metrics, the keys in which their configs differ, and their curves.
 
-Prints a line for each run: the keys that are not the same in all, the step of the best weights, and the metric that
-selected them, on validation and, where `vision-attn eval` has measured it, on the test split. RUN may be the name of an
+Prints a table with a line for each run: the keys that are not the same in all, the step of the best weights, the metric
+that selected them, on validation and, where `vision-attn eval` has measured it, on the test split, and further metrics
+of the test split. Runs that differ in their seed alone are followed by their mean and standard deviation. Runs of
+unlike tasks, or of other test sets, stand in tables of their own, and a line says why. RUN may be the name of an
 included run, such as weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name
-of the model, transformers:NAME, is compared by its test metrics. Runs that differ in their seed alone are summed up by
-the mean and the standard deviation.
+of the model, transformers:NAME, is compared by its test metrics.
 """
 
 import argparse
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any, NamedTuple
+from textwrap import wrap
+from typing import Any
 
+from vision_attn.commands._comparison import (
+    SEED,
+    Compared,
+    different,
+    metric_names,
+    named,
+    rows,
+    settings,
+    tables,
+    told_keys,
+    unfinished,
+    why,
+)
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
@@ -24,25 +36,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
 
-SEED = "run.seed"
-APART = {"run.folder"}
-"""Keys in which runs differ anyway."""
-NO_CURVES = {"step", "epoch", "seconds"}
-
-
-class Compared(NamedTuple):
-    """A run, as far as it is compared."""
-
-    name: str
-    config: dict[str, Any]
-    """By keys as on the command line."""
-    val: dict[str, Any]
-    """Of the best weights, with their `step`."""
-    test: dict[str, Any]
-    lines: list[dict[str, Any]]
-    """Those of metrics.jsonl."""
-    position: dict[str, Any]
-    """Where training stands: the epoch, and whether it is done."""
+WIDTH = 119
+"""Letters of a line of the table."""
+NAME = 40
+"""Letters of a run's name in the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,36 +50,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics", nargs="+", metavar="NAME", help="these instead of the one that selected the best weights"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
-    parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the curves of all runs")
+    parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the tables and all curves")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page and print the table. Raises UserError for what is no run."""
+    """Write the page and print the tables. Raises UserError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
         writes(arguments.out / "index.html", "--out")
-    runs = [compared(folder) for folder in arguments.runs]
-    keys = different(runs)
-    chosen = dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.config.keys() - {SEED})
-    names = arguments.metrics or list(chosen)
+    runs = [compared(folder, number) for number, folder in enumerate(arguments.runs, start=1)]
     known = {name for one in runs for name in (*one.val, *one.test)}
     if unknown := [name for name in arguments.metrics or () if name not in known]:
         complain(f"no run has {', '.join(unknown)}")
     note = ""
-    if arguments.out and (found := curves(runs)):  # before anything is printed, whose reader may leave
-        from vision_attn.viz.curves import write_curves
+    if arguments.out:  # before anything is printed, whose reader may leave
+        from vision_attn.commands._compared_page import write_compared
 
-        note = f"drawn: {write_curves(arguments.out / 'index.html', found, title='Curves of runs')}"
-    elif arguments.out:
-        note = "no page is written: these runs have no metrics.jsonl, so there are no curves"
-    for line in records(runs, keys) if arguments.json else (*table(runs, keys, names), *summaries(runs, names)):
+        note = f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}"
+    for line in records(runs) if arguments.json else printed(runs, arguments.metrics):
         say(line)
     if note:
         complain(note)
     return 0
 
 
-def compared(folder: Path) -> Compared:
+def compared(folder: Path, number: int = 1) -> Compared:
     """Read a run, also an included one by its name. What it does not have yet is empty."""
     from vision_attn.configuration.moves import moved
     from vision_attn.system.bounded_yaml import flat, read_yaml
@@ -95,7 +87,7 @@ def compared(folder: Path) -> Compared:
             raise UserError(f"{folder} is not measured yet, or not in {measured}: vision-attn eval {folder} ...")
         folder = measured
     if not config.is_file() and (test := _read(folder / "metrics_test.json")):  # of a model that was not trained here
-        return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {})
+        return Compared(str(test.get("run", name)), {SEED: test.get("seed")}, {}, test, [], {}, number)
     if not config.is_file():
         raise UserError(f"{name} is no run: it holds neither config.yaml nor best/config.yaml")
     val, test = best_of(folder), _read(folder / "metrics_test.json")
@@ -106,7 +98,7 @@ def compared(folder: Path) -> Compared:
         test = {}
     return Compared(
         name, flat(moved(read_yaml(config))), val, test, _lines(folder / "metrics.jsonl"),
-        _read(folder / "last" / "position.json"),
+        _read(folder / "last" / "position.json"), number,
     )  # fmt: skip
 
 
@@ -124,69 +116,84 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [line for line in found if isinstance(line, dict)]
 
 
-def different(runs: Sequence[Compared]) -> list[str]:
-    """The keys whose values are not the same in all runs."""
-    keys = dict.fromkeys(key for one in runs for key in one.config if key not in APART)
-    return [key for key in keys if any(one.config.get(key) != runs[0].config.get(key) for one in runs)]
-
-
-def records(runs: Sequence[Compared], keys: Sequence[str]) -> Iterator[str]:
+def records(runs: Sequence[Compared]) -> Iterator[str]:
     """A JSON object for each run."""
+    keys = different(runs)
     for one in runs:
-        settings = {key: one.config.get(key) for key in keys}
-        yield json.dumps({"run": one.name, "keys": settings, "val": one.val, "test": one.test})
+        yield json.dumps(
+            {"run": one.name, "keys": {key: one.config.get(key) for key in keys}, "val": one.val, "test": one.test}
+        )
 
 
-def table(runs: Sequence[Compared], keys: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """Lines with aligned columns."""
-    head = ["run", *keys, "step", *(f"{split} {name}" for name in names for split in ("val", "test"))]
-    rows = [
-        [
-            one.name, *(str(one.config.get(key, "-")) for key in keys), str(one.val.get("step", "-")),
-            *(_number(part.get(name), name) for name in names for part in (one.val, one.test)),
-        ]
-        for one in runs
-    ]  # fmt: skip
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def printed(runs: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
+    """The lines of all tables, none wider than `WIDTH`."""
+    found = tables(runs)
+    for number, table in enumerate(found, start=1):
+        if len(found) > 1:
+            yield from ([""] if number > 1 else [])
+            yield f"{number}. {named(table)}"
+        yield from _table(table, wanted)
+    if len(found) > 1:
+        yield ""
+    for line in (*why(found), *unfinished(runs)):
+        yield from wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def summaries(runs: Sequence[Compared], names: Sequence[str]) -> Iterator[str]:
-    """A line for each group of runs that differ in nothing but their seed, and for each run that is not finished."""
-    groups: dict[str, list[Compared]] = {}
-    for one in runs:
-        rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}}
-        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
-    for group in groups.values():
-        if len({one.config.get(SEED) for one in group}) < len(group):  # the same run twice, or of other code
+def _table(table: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
+    """Aligned columns of a table, and the keys that differ: as columns where all of them have room, else each on a line
+    below, with its values by the numbers of runs. Metrics without room are left out; those that were asked for follow
+    in a further table."""
+    names, (keys, others) = metric_names(table, wanted), told_keys(table)
+    below = _width(_grid(table, names if wanted else names[:2], keys)) > WIDTH
+    beside = () if below else keys
+    while not wanted and len(names) > 2 and _width(_grid(table, names, beside)) > WIDTH:
+        names.pop()
+    while names or beside:
+        shown = len(names)
+        while shown > 1 and _width(_grid(table, names[:shown], beside)) > WIDTH:
+            shown -= 1
+        grid = _grid(table, names[:shown], beside)
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        for line in grid:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()[:WIDTH]
+        names, beside = names[shown:], ()
+    for key in keys if below else ():
+        yield from wrap(f"{key}  {_by_value(table, key)}", WIDTH, subsequent_indent="    ")
+    if others:
+        yield f"{others} more keys are of classes that only some of the runs have: --json"
+
+
+def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> list[list[str]]:
+    """The cells of a table, the head first. A mean takes two lines."""
+    found = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
+    columns = [settings(table, key) for key in keys]
+    own = {one.number: [column[place] for column in columns] for place, one in enumerate(table)}
+    for row in rows(table, names):
+        numbers = [_written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
+        if one := row.run:
+            found.append([str(one.number), _end(one.name), *own[one.number], str(one.val.get("step", "-")), *numbers])
             continue
-        told = []
-        for name, split in product(names, ("val", "test")):
-            values = [value for one in group if _is_number(value := getattr(one, split).get(name))]
-            if len(values) > 1:
-                told.append(f"{split} {name} {mean(values):.4f} +- {stdev(values):.4f}{unit_of(name)}")
-        if told:
-            yield f"{len(group)} seeds, {group[0].name} and so on: {', '.join(told)}"
-    for one in runs:
-        if one.position.get("done") is False:
-            yield f"{one.name} is not finished: epoch {one.position.get('epoch')} is done"
-
-
-def curves(runs: Sequence[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """By the name of a number and of a run, what its log says of it."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for one in runs:
-        for line in one.lines:
-            for name, value in line.items():
-                if name not in NO_CURVES and _is_number(value) and _is_number(line.get("step")):
-                    found.setdefault(name, {}).setdefault(one.name, []).append((float(line["step"]), float(value)))
+        spread = [_written(value, name) for value, (_, name) in zip(row.spread, names, strict=True)]
+        for label, cells in ((f"mean of {row.seeds} seeds", numbers), ("+- standard deviation", spread)):
+            found.append(["", label, *[""] * (len(keys) + 1), *cells])
     return found
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _width(grid: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) for column in zip(*grid, strict=True)) + 2 * (len(grid[0]) - 1)
 
 
-def _number(value: Any, name: str) -> str:
-    return f"{value:.4f}{unit_of(name)}" if _is_number(value) else "-"
+def _end(name: str) -> str:
+    return name if len(name) <= NAME else f"...{name[3 - NAME :]}"
+
+
+def _written(value: float | None, name: str) -> str:
+    return "-" if value is None else f"{value:.4f}{unit_of(name)}"
+
+
+def _by_value(table: Sequence[Compared], key: str) -> str:
+    """A key's values, each with the numbers of the runs that have it."""
+    found: dict[str, list[str]] = {}
+    for one, value in zip(table, settings(table, key), strict=True):
+        found.setdefault(value, []).append(str(one.number))
+    return "; ".join(f"{', '.join(numbers)}: {value}" for value, numbers in found.items())

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import check_file, place, writable
+from vision_attn.commands._old_pictures import old_pictures_removed
 from vision_attn.commands._run_options import (
     add_overlay,
     add_run_arguments,
@@ -121,7 +122,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if arguments.show > 0:
             batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
-            paths = model.task.show(batch, pictures, **look_of(arguments))
+            with old_pictures_removed(pictures):
+                paths = model.task.show(batch, pictures, **look_of(arguments))
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
         # All is written by now: the reader of what is printed may leave.

@@ -14,6 +14,7 @@ import yaml
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from vision_attn.configuration.another_network import with_network
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options
 from vision_attn.configuration.parts import Part, built, plain
@@ -66,7 +67,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     text that is not UTF-8, which the config of a run cannot hold.
     """
     path, options = Path(path), options_of(overrides)
-    content = _with_task(load(path), options, where=path)
+    content, options = with_network(_with_task(load(path), options, where=path), options)
     run = content.get("run")
     if run is None or isinstance(run, dict):
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})

@@ -4,6 +4,7 @@ torchvision takes time to import, so only its own networks do.
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
@@ -59,7 +60,8 @@ def cut(
         if isinstance(error, UnknownNetwork):
             raise
         where = " and ".join(nodes.values())
-        raise UserError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}") from None
+        hint = f" (vision-attn encoders {name} lists its nodes)" if len(nodes) < 3 else ""
+        raise UserError(f"{library_of(name)}'s {name} cannot be cut at {where}: {reason_of(error)}{hint}") from None
 
 
 class UnknownNetwork(UserError):
@@ -157,7 +159,31 @@ def _output_shapes(body: nn.Module, resolution: int) -> dict[str, torch.Size]:
     with torch.device("cpu"):
         allocate(body, "cpu")
         outputs = body(torch.empty(0, 3, resolution, resolution))
-    return {name: torch.Size([1, *output.shape[1:]]) for name, output in outputs.items()}
+    return {name: torch.Size([1, *output.shape[1:]]) for name, output in outputs.items() if isinstance(output, Tensor)}
+
+
+def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, int, int]]]:
+    """The network `name`, and (D, Y, X) of the map of each of its nodes for images of `resolution` pixels, in order."""
+    with on_meta(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of initial weights, which are not used
+        network = _network(name, {}).eval()
+    if name in SCALES:
+        nodes = [node for node, _ in network.named_modules() if node.count(".") == 1]  # blocks
+    else:
+        _torchvision()
+        library = _timm().layers if name.startswith(TIMM) else import_module("torchvision.models.feature_extraction")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a network has other nodes in training
+            nodes = library.get_graph_node_names(network)[1][1:]
+    _, shapes = cut(name, {node: node for node in nodes}, resolution=resolution, options={})
+    found = {node: shapes[node][1:] for node in nodes if len(shapes.get(node, ())) == 4}
+    return network, {node: tuple(shape) for node, shape in found.items() if shape[1] > 1}
+
+
+def on_meta_timm(name: str) -> nn.Module:
+    """A model of timm without memory, to see what it is."""
+    with on_meta():
+        return timm_model(name)
 
 
 def offers(name: str) -> list[str]:
@@ -167,17 +193,33 @@ def offers(name: str) -> list[str]:
     return [] if name in SCALES else [*_torchvision().get_model_weights(name).__members__]
 
 
+def usual_weights(name: str) -> str | None:
+    """The name of the weights that a library recommends for the network `name`; None for those of this package."""
+    if name.startswith(TIMM) or name in SCALES:
+        return "pretrained" if name.startswith(TIMM) else None
+    return _torchvision().get_model_weights(name).DEFAULT.name
+
+
+def preset(name: str, weights: str) -> Any:
+    """Weights of torchvision by name: where they are, and how images are normalised for them."""
+    return _torchvision().get_model_weights(name)[weights]
+
+
+def downloaded(weights: Any) -> Path:
+    """Where torchvision puts the file of weights."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
+
+
 def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float], Sequence[float]]:
     """Download weights that `offers` lists, unless they were before. Returns their state dict, with the mean and the
     standard deviation that they were trained with. Raises UserError, which says where to put the file by hand."""
     if name.startswith(TIMM):
         model = timm_model(name.removeprefix(TIMM), pretrained=True)
         return model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
-    preset = _torchvision().get_model_weights(name)[weights]
+    found = preset(name, weights)
     try:
-        state = preset.get_state_dict(progress=True, check_hash=True)
+        state = found.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
-        path = Path(torch.hub.get_dir()) / "checkpoints" / preset.url.rsplit("/", 1)[-1]
-        raise UserError(f"{preset} could not be downloaded ({error}); put the file at {path}") from None
-    transforms = preset.transforms()
+        raise UserError(f"{found} could not be downloaded ({error}); put the file at {downloaded(found)}") from None
+    transforms = found.transforms()
     return state, transforms.mean, transforms.std

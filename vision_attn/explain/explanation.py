@@ -25,6 +25,8 @@ class Explanation(NamedTuple):
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
     """The same of `layers`."""
+    likeliest: Sequence[tuple[str, float]] = ()
+    """Of a classifier: the likeliest answers with their probabilities, best first."""
 
 
 def chosen(

@@ -11,7 +11,7 @@ from vision_attn.explain.captioners.word_maps import look_of_words
 from vision_attn.explain.explanation import Explanation
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
-from vision_attn.explain.recorded_answers import Method, named, recorded, texts_of, wanted
+from vision_attn.explain.recorded_answers import Method, likeliest, named, recorded, texts_of, wanted
 from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.system.errors import UserError
 
@@ -84,4 +84,4 @@ def _answers(
     extent, patches = found.extents(tuple(alpha.shape[1:]), method in CAMS, others)
     if subject is not None and method != "score-cam":
         extent = subject.part
-    return Explanation(words, alpha, log_prob, raw, method, extent, patches)
+    return Explanation(words, alpha, log_prob, raw, method, extent, patches, likeliest(model, found.scores))

@@ -28,6 +28,8 @@ Method = Literal[
     "auto", "attention", "rollout", "relevance", "attention-gradient", "grad-cam", "layer-cam", "score-cam",
     "integrated-gradients", "smoothgrad", "occlusion",
 ]  # fmt: skip
+LIKELIEST = 5
+"""How many answers of a classifier are told."""
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
 
 
@@ -232,6 +234,18 @@ def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[st
     return [known.index(text) for text in texts]
 
 
+def likeliest(model: Model, scores: Float[Tensor, "1 N"] | None) -> list[tuple[str, float]]:
+    """The likeliest classes of a classifier with their probabilities, best first; empty for other models."""
+    if scores is None or model.kind != "classifier" or scores.shape[1] < 2:
+        return []
+    best = scores[0].detach().float().softmax(dim=-1).topk(min(LIKELIEST, scores.shape[1]))
+    return list(zip((_class_name(model, index) for index in best.indices.tolist()), best.values.tolist(), strict=True))
+
+
+def _class_name(model: Model, index: int) -> str:
+    return model.classes[index] if index < len(model.classes) else f"class {index}"
+
+
 def named(
     model: Model, scores: Float[Tensor, "1 N"] | None, answers: Sequence[int], texts: Sequence[str]
 ) -> tuple[list[str], list[float] | None]:
@@ -241,5 +255,5 @@ def named(
     log_prob = scores[0].detach().float().log_softmax(dim=-1) if scores.shape[1] > 1 else None
     if model.kind == "matcher":
         return list(texts), None if log_prob is None else log_prob.tolist()
-    names = [model.classes[index] if index < len(model.classes) else f"class {index}" for index in answers]
+    names = [_class_name(model, index) for index in answers]
     return names, None if log_prob is None else [float(log_prob[index]) for index in answers]

@@ -155,7 +155,7 @@ def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
     if "95% interval" in heads:
         lines.append(
             "Intervals: by a jackknife over images with Student's t, of each method by itself, not adjusted for their "
-            "number. Green: surely better than a random order, by a one-sided test that is adjusted (Holm)."
+            "number. ✓: surely better than a random order, by a one-sided test that is adjusted (Holm)."
         )
     else:
         lines.append(f"No interval is given: it takes at least {FEWEST} images with an answer.")

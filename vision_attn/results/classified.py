@@ -95,14 +95,19 @@ class ClassificationResult(Displayable):
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
-            moving = folder / "animation.gif"
-            if isinstance(self.view, Glimpses):
-                write_animation(moving, self.glimpsed)
-            elif isinstance(self.view, Reads):
-                write_reads_animation(moving, *self.reads)
+            if self.view is None:
+                self.write_picture(shown := folder / "picture.png")
             else:
-                self.write_picture(moving := folder / "picture.png")
-            write_embedded(path, self.title, moving)
+                self.write_animation(shown := folder / "animation.gif")
+            write_embedded(path, self.title, shown)
+
+    def write_animation(self, path: Path) -> None:
+        if isinstance(self.view, Glimpses):
+            write_animation(path, self.glimpsed)
+        elif isinstance(self.view, Reads):
+            write_reads_animation(path, *self.reads)
+        else:
+            super().write_animation(path)
 
     def write_picture(self, path: Path) -> None:
         if isinstance(self.view, Glimpses):
@@ -131,7 +136,11 @@ class DrawnImages(Displayable):
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
-            write_embedded(path, repr(self)[1:-1], write_drawing(folder / "drawn.gif", self.canvases, self.writes))
+            self.write_animation(shown := folder / "drawn.gif")
+            write_embedded(path, repr(self)[1:-1], shown)
+
+    def write_animation(self, path: Path) -> None:
+        write_drawing(path, self.canvases, self.writes)
 
     def write_picture(self, path: Path) -> None:
         write_strips(path, self.canvases, self.writes)

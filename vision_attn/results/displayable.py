@@ -12,6 +12,7 @@ from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
+from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
@@ -45,14 +46,22 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
+    def write_animation(self, path: Path, **look: Any) -> None:
+        """Write a GIF. Raises UserError for a result of which nothing moves."""
+        raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
+
     def save(self, path: str | Path, **look: str) -> Path:
-        """Write the page (.html) or the picture (.png). Raises UserError for other names.
+        """Write the page (.html), the picture (.png) or an animation (.gif). Raises UserError for other names, and for
+        a result of which nothing moves.
 
         look: of results with maps, `overlay` and `scale`: see `InteractiveResult`.
         """
-        path, writers = Path(path), {".html": self.write_page, ".png": self.write_picture}
+        path = Path(path)
+        writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
         if path.suffix.lower() not in writers:
-            raise UserError(f"{path}: give a name that ends in .html (the page) or .png (the picture)")
+            raise UserError(
+                f"{path}: give a name that ends in .html (the page), .png (the picture) or .gif (an animation)"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[path.suffix.lower()](path, **look)
         return path
@@ -150,6 +159,10 @@ class InteractiveResult(Displayable):
         with scratch("page") as folder:
             self.write_page(folder / "page.html", **look)
             return Framed((folder / "page.html").read_text(encoding="utf-8"))
+
+    def write_animation(self, path: Path, **look: Any) -> None:
+        """A frame for each word. look: `overlay` and `scale`."""
+        write_caption_animation(path, self.page_item, **look)
 
     def __str__(self) -> str:
         return self.text

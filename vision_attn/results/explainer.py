@@ -5,12 +5,12 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from vision_attn.explain.recorded_answers import Method
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.results.displayable import InteractiveResult, origin_of
-from vision_attn.results.images import SIDE, around, shown, whole
-from vision_attn.results.result_list import Images, each
+from vision_attn.results.images import SIDE, Picture, around, shown, whole
+from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
 from vision_attn.system.turns import DRAWING, Turn
@@ -41,6 +41,9 @@ from vision_attn.tasks.subjects import check_photographs
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, KEYS, PageItem, write_page
 from vision_attn.viz.page import P as P_OF_WORDS
+
+if TYPE_CHECKING:
+    from vision_attn.results.faithfulness import MeasureResult
 
 TITLES = {
     "classifier": "What led to each answer",
@@ -98,6 +101,11 @@ class ExplanationResult(InteractiveResult):
         return self.described.method
 
     @property
+    def likeliest(self) -> Sequence[tuple[str, float]]:
+        """Of a classifier: its five likeliest answers with their probabilities, best first."""
+        return self.described.likeliest
+
+    @property
     def way(self) -> str:
         """The method, and the layer and the head."""
         return f"{self.method} of {self.part}" if self.part else self.method
@@ -118,6 +126,8 @@ class ExplanationResult(InteractiveResult):
         options |= {"layers_extent": self.described.layers_extent.within(self.seen), "seen": self.seen}
         if self.kind == "captioner":
             options["content"] = content_marks(self.words, None, function_words_of(self.text))
+        else:
+            options |= {"rest": int(np.argmax(self.log_prob)) if self.log_prob else 0, "answers": self.likeliest}
         return PageItem(self.title, self.whole, self.words, self.alpha, **options)
 
     @classmethod
@@ -173,6 +183,39 @@ class Explainer:
         """As that of `Model`."""
         self._turn.try_threads(self.device)
 
+    @overload
+    def look(
+        self,
+        images: Picture,
+        text: str | Sequence[str] | None = ...,
+        *,
+        layer: int | None = ...,
+        head: int | None = ...,
+        method: str = ...,
+        unreadable: list[str] | None = ...,
+    ) -> ExplanationResult: ...
+    @overload
+    def look(
+        self,
+        images: Sequence[Picture],
+        text: str | Sequence[str] | None = ...,
+        *,
+        layer: int | None = ...,
+        head: int | None = ...,
+        method: str = ...,
+        unreadable: list[str] | None = ...,
+    ) -> ResultList[ExplanationResult]: ...
+    @overload
+    def look(
+        self,
+        images: Iterator[Picture],
+        text: str | Sequence[str] | None = ...,
+        *,
+        layer: int | None = ...,
+        head: int | None = ...,
+        method: str = ...,
+        unreadable: list[str] | None = ...,
+    ) -> Iterator[ExplanationResult]: ...
     def look(
         self,
         images: Images,
@@ -210,7 +253,7 @@ class Explainer:
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
 
-    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+    def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> "MeasureResult":
         """Measure whether the maps of this model are faithful: see `vision_attn.results.faithfulness.measure`."""
         from vision_attn.results.faithfulness import measure
 

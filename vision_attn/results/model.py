@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from vision_attn.system.turns import DRAWING, RandomStream, Turn
 from vision_attn.task import Source
 
 if TYPE_CHECKING:
+    from vision_attn.results.classified import ClassificationResult, DrawnImages
+    from vision_attn.results.explainer import ExplanationResult
+    from vision_attn.results.faithfulness import MeasureResult
     from vision_attn.tasks.answer import Answering
     from vision_attn.tasks.caption import Captioning
     from vision_attn.tasks.classify import Classification
@@ -76,6 +79,78 @@ class Model:
         programs whose threads compute nothing else may ask for it, as the commands do."""
         self.turn.try_threads(self.device)
 
+    @overload
+    def caption(
+        self,
+        images: Picture,
+        *,
+        captions: None = ...,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> CaptionResult: ...
+    @overload
+    def caption(
+        self,
+        images: Picture,
+        *,
+        captions: int,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> ResultList[CaptionResult]: ...
+    @overload
+    def caption(
+        self,
+        images: Sequence[Picture],
+        *,
+        captions: None = ...,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> ResultList[CaptionResult]: ...
+    @overload
+    def caption(
+        self,
+        images: Sequence[Picture],
+        *,
+        captions: int,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> ResultList[ResultList[CaptionResult]]: ...
+    @overload
+    def caption(
+        self,
+        images: Iterator[Picture],
+        *,
+        captions: None = ...,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> Iterator[CaptionResult]: ...
+    @overload
+    def caption(
+        self,
+        images: Iterator[Picture],
+        *,
+        captions: int,
+        strategy: Strategy = ...,
+        seed: int | None = ...,
+        placed: bool = ...,
+        unreadable: list[str] | None = ...,
+        **settings: int | float | str,
+    ) -> Iterator[ResultList[CaptionResult]]: ...
     def caption(
         self,
         images: Images,
@@ -135,6 +210,16 @@ class Model:
 
         return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
 
+    @overload
+    def look(self, images: Picture, text: str | Sequence[str] | None = ..., **options: Any) -> "ExplanationResult": ...
+    @overload
+    def look(
+        self, images: Sequence[Picture], text: str | Sequence[str] | None = ..., **options: Any
+    ) -> "ResultList[ExplanationResult]": ...
+    @overload
+    def look(
+        self, images: Iterator[Picture], text: str | Sequence[str] | None = ..., **options: Any
+    ) -> "Iterator[ExplanationResult]": ...
     def look(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
         from vision_attn.results.explainer import explainer_of_run
@@ -149,7 +234,7 @@ class Model:
         *,
         number: int = 24,
         **options: Any,
-    ) -> Any:
+    ) -> "MeasureResult":
         """Measure whether this run's maps are faithful: see `vision_attn.results.faithfulness.measure`.
 
         images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
@@ -174,6 +259,18 @@ class Model:
             images, options = iter(own), options | {"boxes": own, "total": number}
         return measure(subject, self.name, images, **options)
 
+    @overload
+    def transcribe(
+        self, images: Picture, *, placed: bool = ..., unreadable: list[str] | None = ...
+    ) -> "TranscriptResult": ...
+    @overload
+    def transcribe(
+        self, images: Sequence[Picture], *, placed: bool = ..., unreadable: list[str] | None = ...
+    ) -> "ResultList[TranscriptResult]": ...
+    @overload
+    def transcribe(
+        self, images: Iterator[Picture], *, placed: bool = ..., unreadable: list[str] | None = ...
+    ) -> "Iterator[TranscriptResult]": ...
     def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
         `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
@@ -192,6 +289,18 @@ class Model:
             within=lambda: self.turn,
         )
 
+    @overload
+    def classify(
+        self, images: Picture, *, invert: bool = ..., unreadable: list[str] | None = ...
+    ) -> "ClassificationResult": ...
+    @overload
+    def classify(
+        self, images: Sequence[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+    ) -> "ResultList[ClassificationResult]": ...
+    @overload
+    def classify(
+        self, images: Iterator[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+    ) -> "Iterator[ClassificationResult]": ...
     def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
         """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
         see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
@@ -234,7 +343,7 @@ class Model:
         )
 
     @torch.no_grad()
-    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> Any:
+    def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
         """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
         X)."""
         self._check("draw")

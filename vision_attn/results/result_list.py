@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar, overload
 
 from PIL import Image
 
@@ -22,10 +22,17 @@ BATCH = 16
 Images = Picture | Sequence[Picture] | Iterator[Picture]
 
 
-class ResultList(Displayable, list):
+Result = TypeVar("Result")
+
+
+class ResultList(Displayable, list[Result]):
     """The results of a list of images. Displayed on one page."""
 
-    def __getitem__(self, which: SupportsIndex | slice) -> Any:
+    @overload
+    def __getitem__(self, which: SupportsIndex) -> Result: ...
+    @overload
+    def __getitem__(self, which: slice) -> "ResultList[Result]": ...
+    def __getitem__(self, which: SupportsIndex | slice) -> "Result | ResultList[Result]":
         found = super().__getitem__(which)
         return ResultList(found) if isinstance(which, slice) else found
 

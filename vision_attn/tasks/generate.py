@@ -26,7 +26,7 @@ from vision_attn.viz.index import Entry, write_index
 
 log = logging.getLogger(__name__)
 
-GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: orange is written, blue is read."
+GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: orange is written, dashed blue is read."
 
 
 class Predicted(NamedTuple):

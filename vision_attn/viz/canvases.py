@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
-from PIL import Image, ImageColor, ImageDraw, ImageFont
+from PIL import Image, ImageChops, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.system.errors import UserError
@@ -18,10 +18,12 @@ from vision_attn.viz.foveated import SMOOTH, as_picture
 from vision_attn.viz.sheet import DARK, MARGIN, save_animation, save_picture
 
 PANEL = 112  # approximate longer side of a canvas, in pixels
+PLAYED = 760  # approximate width of an animation of few images
 GAP = 4
 HEAD = 24  # height of the line of text above
 WRITE, READ = DARK.accent, "#59c3ff"
 SHEER = 0.7  # opacity of lines
+DASH = 6  # pixels of a dash, and of the gap after it
 BORDER = "#33373f"  # an empty canvas is black, and so nearly the colour of the sheet
 FRAME, LAST_FRAME = 150, 2500  # milliseconds of a frame of an animation, and of the last frame
 LONGEST = 10_000  # largest total of all frames but the last, in milliseconds
@@ -77,14 +79,15 @@ def write_animation(
     """
     check(canvases, writes, reads)
     num_images, num_steps = canvases.shape[:2]
+    side = played_side(num_images)
     frames = [
         side_by_side(
-            [marked(canvases, number, step, writes, reads) for number in range(num_images)],
+            [marked(canvases, number, step, writes, reads, side) for number in range(num_images)],
             f"{step + 1} of {num_steps}",
         )
         for step in range(num_steps)
     ]
-    return write_frames(path, [*frames, side_by_side([enlarged(canvas) for canvas in canvases[:, -1]], "drawn")])
+    return write_frames(path, [*frames, side_by_side([enlarged(canvas, side) for canvas in canvases[:, -1]], "drawn")])
 
 
 def write_frames(path: str | Path, frames: list[Image.Image], duration: int = FRAME) -> Path:
@@ -115,10 +118,10 @@ def spread(num_steps: int, columns: int) -> list[int]:
     return places.round().long().tolist()
 
 
-def enlarged(canvas: Float[Tensor, "C Y X"]) -> Image.Image:
-    """Convert a canvas to a picture with square pixels and a thin border."""
+def enlarged(canvas: Float[Tensor, "C Y X"], side: int = PANEL) -> Image.Image:
+    """Convert a canvas to a picture with square pixels and a thin border. side: its longer side, about, in pixels."""
     picture = as_picture(canvas.detach().float().cpu())
-    zoom = max(1, round(PANEL / max(picture.size)))
+    zoom = max(1, round(side / max(picture.size)))
     picture = picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
     framed = Image.new("RGB", (picture.width + 2, picture.height + 2), BORDER)
     framed.paste(picture, (1, 1))
@@ -131,18 +134,22 @@ def marked(
     step: int,
     writes: Rectangles | None,
     reads: Rectangles | None = None,
+    side: int = PANEL,
 ) -> Image.Image:
-    """Draw one canvas with the rectangles of its time step."""
-    picture = enlarged(canvases[number, step])
+    """Draw one canvas with the rectangles of its time step. Reads are dashed where there are writes."""
+    picture = enlarged(canvases[number, step], side)
     zoom = (picture.width - 2) / canvases.shape[-1]
     for rectangles, colour in ((reads, READ), (writes, WRITE)):
         if rectangles is not None:
             box, sigma = rectangles.boxes[number, step].tolist(), float(rectangles.sigma[number, step])
-            picture = outlined(picture, box, sigma * zoom, colour)
+            dashed = rectangles is reads and writes is not None
+            picture = outlined(picture, box, sigma * zoom, colour, dashed=dashed)
     return picture
 
 
-def outlined(picture: Image.Image, box: list[float], thickness: float, colour: str) -> Image.Image:
+def outlined(
+    picture: Image.Image, box: list[float], thickness: float, colour: str, *, dashed: bool = False
+) -> Image.Image:
     """Return a copy of a framed canvas with a rectangle. Its line, at least a pixel wide, is centred on `box`."""
     inner = (picture.width - 2, picture.height - 2)
     half = max(1.0, thickness) / 2
@@ -156,14 +163,30 @@ def outlined(picture: Image.Image, box: list[float], thickness: float, colour: s
         if x0 + 1 <= x1 and y0 + 1 <= y1:  # Pillow includes both ends
             draw.rectangle((x0, y0, x1 - 1, y1 - 1), fill=level)
     mask = mask.resize(inner, Image.Resampling.BOX)
+    if dashed:  # by diagonal stripes, which cut every side
+        across, down = (torch.arange(side) for side in inner)
+        stripes = ((down[:, None] + across) // DASH % 2 * 255).to(torch.uint8)
+        mask = ImageChops.multiply(mask, Image.fromarray(stripes.numpy()))
     picture = picture.copy()
     picture.paste(Image.new("RGB", inner, ImageColor.getrgb(colour)), (1, 1), mask)
     return picture
 
 
+def landscape(number: int) -> int:
+    """How many columns arrange panels in a block that is wider than high, with few empty places."""
+    ideal = math.sqrt(number * 2.2)
+    near = range(max(1, math.ceil(ideal * 0.67)), max(math.ceil(ideal * 1.6), 2))
+    return min(near, key=lambda columns: (-number % columns / columns + abs(math.log(columns / ideal)), columns))
+
+
+def played_side(number: int) -> int:
+    """The longer side of a panel of an animation of `number` images, in pixels: few images are large."""
+    return min(max(PLAYED // landscape(number), PANEL), 2 * PANEL)
+
+
 def side_by_side(panels: list[Image.Image], head: str) -> Image.Image:
     """Arrange pictures of one size in a landscape block below a line of text."""
-    columns = math.ceil(math.sqrt(len(panels) * 1.6))
+    columns = landscape(len(panels))
     return laid_out([panels[first : first + columns] for first in range(0, len(panels), columns)], [head])
 
 

@@ -3,17 +3,26 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from vision_attn.contracts import DecodedCaption
-from vision_attn.geometry.extents import WHOLE, Extent
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
+from vision_attn.system.errors import UserError
+from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
-from vision_attn.viz.overlay.scale import Scale
-from vision_attn.viz.overlay.views import VIEW, View
+from vision_attn.viz.overlay.scale import Scale, ends, shares
+from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import picture_name, save_picture
+from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, picture_name, save_animation, save_picture
+from vision_attn.viz.typeface import Typeface, right_to_left
+
+SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
+"""Pixels of an animation: the longer side of its picture, its letters, between words, and from line to line."""
+PACE = 900
+"""Milliseconds of a word in an animation."""
 
 
 def write_pictures(
@@ -57,3 +66,51 @@ def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = 
         return [write_sheet(path, item.picture, item.words, item.alpha, **options)]
     save_picture(path, film_sheet(item.picture, item.words, item.alpha, **options))
     return [path, write_film(path.with_suffix(".gif"), item.picture, item.words, item.alpha)]
+
+
+def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
+    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked. The
+    last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
+
+    overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
+    """
+    check_view(overlay)
+    if item.alpha is None or not len(item.words):
+        missing = "words" if item.alpha is not None else "maps"
+        raise UserError(f"{item.title}: there are no {missing}, so nothing moves: save the picture as .png")
+    if item.frames > 1:
+        return write_film(path, item.picture, item.words, item.alpha)
+    plain, maps, frames = fitted(item.picture, SIDE), shares(item.alpha), []
+    for step, top in enumerate(ends(maps, scale)):
+        picture = overlaid(plain, maps[step], overlay, extent=item.extent, seen=item.seen, top=top)
+        if item.regions is not None:
+            picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
+        frames.append(_told(picture, item.words, step))
+    return save_animation(
+        path, [*frames, _told(outlined(plain, item.seen), item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME]
+    )
+
+
+def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Image.Image:
+    """A picture above its caption, with one word marked: dark on light."""
+    inner, texts = max(picture.width, SIDE), [*map(shown, words)]
+    type_ = Typeface(joined(words))
+    places, across, line = [], 0.0, 0
+    for text, gap in zip(texts, gaps(words), strict=True):
+        text = type_.shortened(text, SIZE, inner)
+        room = type_.width(text, SIZE)
+        if across and across + room > inner:
+            across, line = 0.0, line + 1
+        places.append((text, across, line, room))
+        across += room + SPACE * bool(gap)
+    top = MARGIN + picture.height + MARGIN // 2
+    page = Image.new("RGB", (inner + 2 * MARGIN, top + LINE * (line + 1) + MARGIN // 2), DARK.paper)
+    page.paste(picture, (MARGIN + (inner - picture.width) // 2, MARGIN))
+    draw = ImageDraw.Draw(page)
+    for number, (text, left, below, room) in enumerate(places):
+        left = inner - left - room if right_to_left(joined(words)) else left
+        x, y = MARGIN + left, top + LINE * below + LINE - 12
+        if number == marked:
+            draw.rounded_rectangle((x - 4, y - SIZE, x + room + 4, y + 8), 6, fill=DARK.ink)
+        draw.text((x, y), text, DARK.paper if number == marked else DARK.ink, type_.font(SIZE), "ls")
+    return page

@@ -16,7 +16,7 @@ from vision_attn.viz.reads import write_reads, write_reads_animation
 
 GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
 READS = "A rectangle is the grid of filters, its line as thick as their sigma; below it what was read, and the answer."
-JUDGED = " Green is correct, red is wrong."
+JUDGED = " Green is correct; red, with a cross, is wrong."
 SAMPLED = " Glimpses were sampled for these pictures, and may differ from those that were measured."
 DRAWN = 704
 """Pixels, at most, of the longer side of an image in pictures."""

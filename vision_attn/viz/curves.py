@@ -1,12 +1,13 @@
-"""A page of curves: how the numbers of several runs went on from step to step."""
+"""Charts of curves: how numbers of several runs, or methods, went on from step to step."""
 
+import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-from vision_attn.viz.html import write_html
-
-WIDTH, HEIGHT, LEFT, BELOW = 640, 280, 100, 32
+WIDTH, HEIGHT, LEFT, RIGHT, ABOVE, BELOW = 360, 210, 48, 20, 10, 26
+"""Of a chart, in units of its drawing, and of the margins around its curves."""
+LETTER = 12
+"""Between the numbers at the ends of curves."""
 MOST = 1000
 """Points of a curve that are drawn."""
 
@@ -14,58 +15,91 @@ Curve = Sequence[tuple[int | float, float]]
 """Steps and values."""
 
 
-class Label(NamedTuple):
-    """A number at the end of an axis. `anchor`: which side of the text is at `x`, "start" or "end"."""
+class Tick(NamedTuple):
+    """A round number of an axis, and where it is on this axis."""
 
-    x: int
-    y: int
-    anchor: str
+    place: float
     text: str
 
 
 class Line(NamedTuple):
-    """A curve in the coordinates of the chart. `number`: which colour of the page it has."""
+    """A curve in the coordinates of the chart. `number`: which colour and dashes of the page it has."""
 
     name: str
     number: int
     points: list[tuple[float, float]]
+    end: float
+    """The height of the number at its end."""
 
 
 class Plot(NamedTuple):
     """A chart that `templates/chart.html` draws."""
 
     name: str
-    labels: list[Label]
+    across: list[Tick]
+    """Of the horizontal axis."""
+    up: list[Tick]
     lines: list[Line]
     width: int = WIDTH
     height: int = HEIGHT
-
-
-def write_curves(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, title: str) -> Path:
-    """Write an HTML page with a plot for each name in `curves`, of a curve for each run. Returns its path."""
-    runs = list(dict.fromkeys(run for plot in curves.values() for run in plot))
-    plots = [plot(name, some, runs) for name, some in curves.items()]
-    guide = "Each plot against the step. Point at a curve for the name of its run."
-    return write_html(path, "curves.html", runs=runs, plots=plots, title=title, guide=guide)
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    foot: int = HEIGHT - BELOW
 
 
 def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown: Sequence[int | float] = ()) -> Plot:
     """Place the points of curves on a chart. names: of the curves of all charts of the page, which share colours.
     shown: values that the vertical axis reaches in any case, so that small differences look small."""
     steps, values = zip(*(point for curve in curves.values() for point in curve), strict=True)
-    left, right, low, high = min(steps), max(steps), min([*values, *shown]), max([*values, *shown])
+    left, right, marks = min(steps), max(steps), ticks(min([*values, *shown]), max([*values, *shown]), outside=True)
+    low, high = marks[0], marks[-1]
 
-    def placed(step: int | float, value: float) -> tuple[float, float]:
-        x = LEFT + (WIDTH - LEFT - 8) * (step - left) / max(right - left, 1e-9)
-        y = (HEIGHT - BELOW - 8) * (1 - (value - low) / max(high - low, 1e-9)) + 8
-        return round(x, 1), round(y, 1)
+    def across(step: int | float) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (step - left) / ((right - left) or 1), 1)
 
-    lines = [
-        Line(run, names.index(run), [placed(*point) for point in curve[:: -(-len(curve) // MOST)]])
-        for run, curve in curves.items()
-    ]
-    labels = [
-        Label(LEFT - 8, 18, "end", f"{high:.3g}"), Label(LEFT - 8, HEIGHT - BELOW, "end", f"{low:.3g}"),
-        Label(LEFT, HEIGHT - 6, "start", f"{left:g}"), Label(WIDTH - 8, HEIGHT - 6, "end", f"{right:g}"),
-    ]  # fmt: skip
-    return Plot(name, labels, lines)
+    def up(value: float) -> float:
+        return round(ABOVE + (HEIGHT - ABOVE - BELOW) * (1 - (value - low) / ((high - low) or 1)), 1)
+
+    thinned = {run: curve[:: -(-len(curve) // MOST)] for run, curve in curves.items()}
+    points = {run: [(across(step), up(value)) for step, value in curve] for run, curve in thinned.items()}
+    ends = apart([line[-1][1] for line in points.values()])
+    lines = [Line(run, names.index(run), points[run], end) for run, end in zip(points, ends, strict=True)]
+    return Plot(
+        name,
+        [Tick(across(step), short(step)) for step in ticks(left, right) if left <= step <= right],
+        [Tick(up(value), short(value)) for value in marks],
+        lines,
+    )
+
+
+def ticks(low: int | float, high: int | float, *, outside: bool = False) -> list[float]:
+    """Two to six round numbers from `low` to `high`; with `outside`, they enclose both. One if both are equal."""
+    span = high - low
+    if span <= abs(high) * 1e-9:
+        return [low]
+    step = 10 ** math.floor(math.log10(span / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if factor * step * 4.5 >= span)
+    first, last = (math.floor, math.ceil) if outside else (math.ceil, math.floor)
+    places = range(first(round(low / step, 6)), last(round(high / step, 6)) + 1)
+    return [float(f"{place * step:.12g}") for place in places]
+
+
+def short(number: int | float) -> str:
+    """A round number in few letters: 0.25, 20k, 3M, 1e-05."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "")):
+        if abs(number) >= size:
+            return f"{number / (size if letter else 1e3):g}{letter or 'k'}"
+    return f"{number:g}"
+
+
+def apart(heights: Sequence[float]) -> list[float]:
+    """Move heights as little as it takes to put `LETTER` between each two, top to bottom, within the chart."""
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    moved = dict.fromkeys(order, 0.0)
+    above = -math.inf
+    for place in order:
+        above = moved[place] = max(heights[place], above + LETTER)
+    below = float(HEIGHT)
+    for place in reversed(order):
+        below = moved[place] = min(moved[place], below - LETTER)
+    return [round(moved[place], 1) for place in range(len(heights))]

@@ -23,7 +23,7 @@ from vision_attn.viz.sheet import (
     sheet,
 )
 
-RIGHT, WRONG = "#4cc38a", "#ff6b62"
+RIGHT, WRONG, WRONG_MARK = "#4cc38a", "#ff6b62", "×"
 CLOSE = 6
 """From this ratio of an image's width to that of the widest patch, a glimpse is too small to be seen in the image, and
 is shown close up."""
@@ -36,9 +36,9 @@ def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
     """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
 
     Points are numbered and grow brighter from first to last; the last glimpse's squares are outlined. With
-    `probabilities`, each glimpse is titled with the most likely class after it. Green is correct, red is wrong, and an
-    answer without a `label` has the colour of text. In images much larger than a glimpse, what it saw is shown close
-    up.
+    `probabilities`, each glimpse is titled with the most likely class after it. Green is correct; red, with a cross, is
+    wrong, and an answer without a `label` has the colour of text. In images much larger than a glimpse, what it saw is
+    shown close up.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -141,8 +141,9 @@ def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
     if trace.probabilities is None:
         return Panel(seen, f"{step + 1}"), DARK.ink
     value, said = trace.probabilities[step].max(0)
-    ink = _colour(None if trace.label is None else int(said) == trace.label)
-    return Panel(seen, f"{step + 1}: says {trace.named(int(said))}", f"p {value:.2f}"), ink
+    right = None if trace.label is None else int(said) == trace.label
+    says = f"{step + 1}: says {trace.named(int(said))}" + f" {WRONG_MARK}" * (right is False)
+    return Panel(seen, says, f"p {value:.2f}"), _colour(right)
 
 
 def _example(trace: GlimpseTrace | None) -> Image.Image | None:

@@ -22,7 +22,7 @@ CHOSEN = (
     " The second half of the page are wrong answers, however rare: the first ones of the split, if there are as many."
 )
 SUPPORT = "Sentences with a bar are those that the answer follows from." + CHOSEN
-STORIES = "The lighter a cell, the more weight the sentence has in that hop; the number is its weight in percent. "
+STORIES = "The stronger a cell, the more weight the sentence has in that hop; the number is its weight in percent. "
 LINEAR = (
     "This model is still in its linear start, without the softmax of its hops: facts have scores of any sign, not "
     "weights. "

@@ -1,6 +1,7 @@
 """HTML pages: the templates of the folder `templates`, filled in by Jinja2, which escapes all that it inserts."""
 
 import base64
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,23 @@ from typing import Any
 from vision_attn.system.files import replacing
 from vision_attn.viz.sheet import DARK
 
+FONTS = Path(__file__).parent / "templates" / "fonts"
+FACES = {
+    "inter-latin": "0000-00FF 0131 0152-0153 02C6 02DA 02DC 2000-206F 20AC 2122 2191 2193 2212 2215",
+    "inter-latin-ext": "0100-0130 0132-0151 0154-024F 1E00-1EFF",
+    "inter-greek": "0370-03FF",
+    "inter-cyrillic": "0400-045F 0490-0491 04B0-04B1 2116",
+}
+"""The files of the included typeface, and their letters. A page holds those whose letters it has; the browser takes all
+other letters from the typefaces of the machine."""
+PLACE = "/*<faces>*/"
+"""Where a page's typeface is inserted. No text of a page can hold it, since "<" is escaped."""
+
 
 def write_html(path: str | Path, template: str, **values: Any) -> Path:
     """Write the page of a template. `values`: what it inserts, by name. Returns the path of the page."""
     page = filled(template, **values)
+    page = page.replace(PLACE, _faces(page), 1)
     with replacing(path) as temporary:
         temporary.write_bytes(page.encode("utf-8", errors="replace"))  # UTF-8 cannot encode lone surrogates
     return Path(path)
@@ -39,3 +53,18 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _faces(page: str) -> str:
+    """CSS that holds the files of the typeface that a page needs."""
+    return "\n".join(
+        f'@font-face {{ font-family: Inter; font-weight: 400 700; src: url("{_font(name)}") format("woff2"); '
+        f"unicode-range: {', '.join(f'U+{part}' for part in letters.split())}; }}"
+        for name, letters in FACES.items()
+        if re.search("[" + re.sub(r"[0-9A-F]{4}", r"\\u\g<0>", letters.replace(" ", "")) + "]", page)
+    )
+
+
+@cache
+def _font(name: str) -> str:
+    return f"data:font/woff2;base64,{base64.b64encode((FONTS / f'{name}.woff2').read_bytes()).decode()}"

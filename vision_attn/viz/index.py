@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from PIL import Image
+
 from vision_attn.viz.html import write_html
+
+AT_ONCE = 40
+"""Pictures that a browser loads before they are near."""
+WHOLE = 1000
+"""Pictures of this width in pixels have a row of their own."""
 
 
 class Entry(NamedTuple):
@@ -18,16 +25,23 @@ class Entry(NamedTuple):
 
 
 def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:
-    """Write an HTML page of pictures in the folder of `path`, in their order. `guide` says how to read them."""
+    """Write an HTML page of pictures in the folder of `path`, in their order, in rows that fill its width. `guide` says
+    how to read them."""
     shown = [
         {
             "address": _address(entry.path, path.parent),
             "text": entry.text,
             "still": entry.still and _address(entry.still, path.parent),
+            **dict(zip(("width", "height"), _size(entry.path), strict=True)),
         }
         for entry in entries
     ]
-    return write_html(path, "index.html", entries=shown, title=title, guide=guide)
+    return write_html(path, "index.html", entries=shown, title=title, guide=guide, whole=WHOLE, at_once=AT_ONCE)
+
+
+def _size(picture: Path) -> tuple[int, int]:
+    with Image.open(picture) as opened:
+        return opened.size
 
 
 def _address(picture: Path, folder: Path) -> str:

@@ -82,6 +82,10 @@ class PageItem(NamedTuple):
     """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
     content: Sequence[bool] | None = None
     """Whether each word is a content word: see `DecodedCaption`."""
+    rest: int | None = None
+    """The word whose map is shown first, counted from 0; by default the `sharpest_word`."""
+    answers: Sequence[tuple[str, float]] = ()
+    """The likeliest answers with their probabilities, best first, to be listed below the words."""
     seen: Extent = WHOLE
     """The part of the picture, or of each frame, that the encoder sees: marked if it is not the whole."""
 
@@ -199,7 +203,9 @@ class _Figure(NamedTuple):
 def _figure(item: PageItem, unit: Unit) -> _Figure:
     drawn, mapped = max(item.picture.width // item.frames, item.picture.height) <= DRAWN, item.alpha is not None
     between = [" "] * (len(item.words) - 1) + [""] if unit == "character" else gaps(item.words)
-    at_rest = sharpest_word(item.words, item.alpha, item.content) if mapped and unit != "character" else None
+    at_rest = item.rest
+    if at_rest is None and mapped and unit != "character":
+        at_rest = sharpest_word(item.words, item.alpha, item.content)
     rows, columns = item.alpha.shape[-2:] if mapped else (1, 1)
     return _Figure(
         item=item,

@@ -5,6 +5,7 @@ the filters.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vision_attn.system.errors import UserError
-from vision_attn.viz.canvases import Rectangles, check, enlarged, laid_out, marked, side_by_side, write_frames
+from vision_attn.viz.canvases import (
+    Rectangles,
+    check,
+    enlarged,
+    laid_out,
+    marked,
+    played_side,
+    side_by_side,
+    write_frames,
+)
 from vision_attn.viz.foveated import as_picture
-from vision_attn.viz.glimpses import RIGHT, WRONG
+from vision_attn.viz.glimpses import RIGHT, WRONG, WRONG_MARK
 from vision_attn.viz.sheet import DARK, save_picture
 from vision_attn.viz.typeface import Typeface
 
+ACROSS = 10  # pictures of a row
 SMALL = 16  # approximate size of letters, in pixels
 MARGIN = 4  # pixels left empty on both sides of a text
 FRAME = 500  # milliseconds of a frame of an animation
@@ -36,7 +47,8 @@ def write_reads(
     """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it what was read there,
     intensities in [0, 1], with the most likely class after it. Returns its path.
 
-    Green is correct, red is wrong; where a label is None, text has the usual colour. `names` are those of classes.
+    Green is correct; red, with a cross, is wrong; where a label is None, text has the usual colour. `names` are those
+    of classes. Images lie beside each other if there are few time steps.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -49,12 +61,16 @@ def write_reads(
         answers = [Image.new("RGB", plain.size) for _ in steps]
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
-            says = _named(int(said), names), f" {value:.2f}"
+            says = _said(int(said), labels[number], names), f" {value:.2f}"
             _read(panel, patches[number, step], says, _colour(int(said), labels[number]))
         said = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, labels[number], said, names), *answers])
-    page = laid_out(rows, ["image", *(f"read {step + 1}" for step in range(num_steps))])
-    return save_picture(path, page)
+    heads = ["image", *(f"read {step + 1}" for step in range(num_steps))]
+    beside = min(len(images), max(1, ACROSS // len(heads)))
+    down = -(-len(images) // beside)
+    blocks = [rows[2 * down * block : 2 * down * (block + 1)] for block in range(beside)]
+    beside_each_other = [[panel for row in line for panel in row or []] for line in zip_longest(*blocks)]
+    return save_picture(path, laid_out(beside_each_other, heads * beside))
 
 
 def write_reads_animation(
@@ -68,20 +84,20 @@ def write_reads_animation(
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
 
-    Green is correct, red is wrong; white where the label is None: not known.
+    Green is correct; red, with a cross, is wrong; white where the label is None: not known.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
     still = _still(images, reads, labels, probabilities=probabilities)
     num_images, num_steps = probabilities.shape[:2]
-    said, frames = probabilities.argmax(dim=-1).tolist(), []
+    said, frames, side = probabilities.argmax(dim=-1).tolist(), [], played_side(num_images)
     for step in range(num_steps):
-        panels = [marked(still, number, step, None, reads) for number in range(num_images)]
+        panels = [marked(still, number, step, None, reads, side) for number in range(num_images)]
         parts = zip(panels, said, labels, strict=True)
         answered = [_answered(panel, row[step], label, names) for panel, row, label in parts]
         frames.append(side_by_side(answered, f"read {step + 1} of {num_steps}"))
     parts = zip(images, said, labels, strict=True)
-    answered = [_answered(enlarged(image), row[-1], label, names, final=True) for image, row, label in parts]
+    answered = [_answered(enlarged(image, side), row[-1], label, names, final=True) for image, row, label in parts]
     return write_frames(path, [*frames, side_by_side(answered, "answers")], FRAME)
 
 
@@ -107,7 +123,9 @@ def _answered(
     """Return a copy of a picture with the predicted class in its corner and, if `final`, a coloured border."""
     picture, colour = picture.copy(), _colour(said, label)
     place, room = (4, 1), picture.width
-    _write(picture, place, (_named(said, names), ""), colour, SMALL - 2, room, stroke_width=2, stroke_fill="black")
+    _write(
+        picture, place, (_said(said, label, names), ""), colour, SMALL - 2, room, stroke_width=2, stroke_fill="black"
+    )
     if final:
         draw = ImageDraw.Draw(picture)
         draw.rectangle((0, 0, picture.width - 1, picture.height - 1), outline=colour)
@@ -143,6 +161,10 @@ def _write(
 
 def _colour(said: int, label: int | None) -> str:
     return DARK.ink if label is None else RIGHT if said == label else WRONG
+
+
+def _said(said: int, label: int | None, names: Sequence[str]) -> str:
+    return _named(said, names) if label in (None, said) else f"{WRONG_MARK} {_named(said, names)}"
 
 
 def _named(number: int, names: Sequence[str]) -> str:

@@ -67,13 +67,14 @@ def save_picture(path: str | Path, picture: Image.Image, **options: Any) -> Path
 
 
 def save_animation(
-    path: str | Path, frames: Iterable[Image.Image], colours: Image.Image, durations: Sequence[int]
+    path: str | Path, frames: Iterable[Image.Image], colours: Image.Image | None, durations: Sequence[int]
 ) -> Path:
     """Write an endlessly looping GIF whose frames last `durations` milliseconds. Returns its path.
 
-    All frames share the palette of the picture `colours`, so that only pixels that change are stored.
+    All frames share the palette of the picture `colours`, so that only pixels that change are stored. None: each frame
+    has a palette of its own, as photographs need.
     """
-    first, *others = (frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames)
+    first, *others = (frame.quantize(256, palette=colours, dither=Image.Dither.NONE) for frame in frames)
     with replacing(path) as temporary:
         first.save(temporary, "GIF", save_all=True, append_images=others, duration=list(durations), loop=0)
     return Path(path)

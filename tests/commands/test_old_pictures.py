@@ -1,0 +1,73 @@
+"""Pictures of an earlier call do not stay among new ones; nothing else is removed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vision_attn.commands._old_pictures import old_pictures_removed
+from vision_attn.system.inputs import inputs_kept, reads
+
+
+def call(folder: Path, *names: str, page: str = "<p>a</p>", level: int = 0) -> None:
+    """What a command writes: a page, and pictures."""
+    with old_pictures_removed(folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "index.html").write_text(page)
+        for name in names:
+            Image.new("L", (2, 2), level).save(folder / name)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"index.html"}
+
+
+def test_old_pictures_go_and_other_files_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call(tmp_path / "out", "01-a.png", "02-b.png", "02-b.gif")
+    mine = tmp_path / "out" / "mine.png"
+    Image.new("L", (2, 2)).save(mine)
+    (tmp_path / "out" / "notes.txt").write_text("a")
+    call(tmp_path / "out", "01-c.png", "02-b.png")
+    assert names(tmp_path / "out") == {"01-c.png", "02-b.png", "mine.png", "notes.txt"}
+    assert capsys.readouterr().err == f"vision-attn: removed 2 pictures of an earlier call from {tmp_path / 'out'}\n"
+    call(tmp_path / "out")
+    assert names(tmp_path / "out") == {"mine.png", "notes.txt"}
+    assert (tmp_path / "out" / "index.html").read_text() == "<p>a</p><!-- pictures: {} -->\n"
+
+
+def test_what_has_changed_since_is_kept(tmp_path: Path) -> None:
+    """A picture that somebody put in the place of ours, a link, and an input of this call."""
+    call(tmp_path, "01-a.png", "02-b.png", "03-c.png", "04-d.png")
+    Image.new("L", (2, 2), 9).save(tmp_path / "01-a.png")
+    (tmp_path / "02-b.png").rename(tmp_path / "elsewhere.png")
+    (tmp_path / "02-b.png").symlink_to(tmp_path / "elsewhere.png")
+    with inputs_kept():
+        reads(tmp_path / "03-c.png")
+        call(tmp_path, "01-e.png")
+    assert names(tmp_path) == {"01-a.png", "02-b.png", "03-c.png", "01-e.png", "elsewhere.png"}
+
+
+def test_a_list_of_anyone_removes_nothing_elsewhere(tmp_path: Path) -> None:
+    """Nor does one that is none; and a name that ends a comment ends none."""
+    Image.new("L", (2, 2)).save(outside := tmp_path / "outside.png")
+    folder = tmp_path / "out"
+    call(folder, odd := "01---><b>.png")
+    digest = json.loads((folder / "index.html").read_text().split("<!-- pictures: ")[1].split(" -->")[0])[odd]
+    for told in ({"../outside.png": digest}, {str(outside): digest}, {"notes.txt": digest}, [odd], {odd: 1}):
+        (folder / "notes.txt").write_bytes(outside.read_bytes())
+        (folder / "index.html").write_text(f"<!-- pictures: {json.dumps(told).replace('>', chr(92) + 'u003e')} -->")
+        call(folder, "01-b.png")
+    assert outside.is_file() and names(folder) == {odd, "01-b.png", "notes.txt"}
+
+
+def test_a_call_that_fails_or_draws_nothing_removes_nothing(tmp_path: Path) -> None:
+    call(tmp_path, "01-a.png")
+    with pytest.raises(ValueError), old_pictures_removed(tmp_path):
+        (tmp_path / "index.html").write_text("half")
+        raise ValueError
+    assert names(tmp_path) == {"01-a.png"}
+    call(tmp_path, "01-a.png")
+    with old_pictures_removed(tmp_path):
+        pass
+    assert names(tmp_path) == {"01-a.png"}

@@ -1,0 +1,94 @@
+"""What mypy and basedpyright know of a user's script: the class of every result of the public API."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from vision_attn.api import Included
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = """
+from collections.abc import Iterator
+from pathlib import Path
+from typing_extensions import assert_type
+
+import vision_attn
+from vision_attn.api import Explainer, Model
+from vision_attn.results.classified import ClassificationResult, DrawnImages
+from vision_attn.results.decoded import CaptionResult, TranscriptResult
+from vision_attn.results.explainer import ExplanationResult
+from vision_attn.results.faithfulness import MeasureResult
+from vision_attn.results.result_list import ResultList
+
+model = vision_attn.load()
+assert_type(model, Model)
+assert_type(vision_attn.load(Path("runs/mine")), Model)
+assert_type(vision_attn.load("runs/mine"), Model | Explainer)
+assert_type(vision_attn.load_model("runs/mine"), Model)
+assert_type(vision_attn.load_explainer("vit_b_16"), Explainer)
+
+assert_type(model.caption("photo.jpg"), CaptionResult)
+assert_type(model.caption(b"the bytes of a file", beams=3), CaptionResult)
+assert_type(model.caption(["a.jpg", "b.jpg"]), ResultList[CaptionResult])
+assert_type(model.caption(["a.jpg", "b.jpg"])[1:], ResultList[CaptionResult])
+assert_type(model.caption(iter(["a.jpg", "b.jpg"])), Iterator[CaptionResult])
+assert_type(model.caption("a.jpg", captions=3)[0], CaptionResult)
+assert_type(model.caption(["a.jpg"], captions=3)[0], ResultList[CaptionResult])
+assert_type(model.transcribe("line.png"), TranscriptResult)
+assert_type(model.look("photo.jpg"), ExplanationResult)
+assert_type(model.measure(["a.jpg"]), MeasureResult)
+assert_type(model.draw(), DrawnImages)
+assert_type(vision_attn.load("weights/ram_cluttered60").classify("digit.png"), ClassificationResult)
+assert_type(vision_attn.load_explainer("vit_b_16").look(["a.jpg"], "cat"), ResultList[ExplanationResult])
+
+text: str = model.caption("photo.jpg").text
+either: str = vision_attn.load("runs/mine").look("photo.jpg").text
+"""
+WRONG = """
+import vision_attn
+
+text = vision_attn.load().caption("photo.jpg").txt
+vision_attn.load().caption("photo.jpg", strategy="worst")
+"""
+MYPY = ["mypy", "--strict", "--python-executable", sys.executable, "--cache-dir"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("mypy")
+
+
+def check(checker: list[str], script: str, folder: Path) -> subprocess.CompletedProcess:
+    pytest.importorskip(checker[0])
+    (folder / "script.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "-m", *checker, str(folder / "script.py")], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def test_mypy_knows_every_result(cache, tmp_path):
+    checked = check([*MYPY, str(cache)], SCRIPT, tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    checked = check([*MYPY, str(cache)], WRONG, tmp_path)
+    assert "2 errors" in checked.stdout and '"CaptionResult" has no attribute "txt"' in checked.stdout
+
+
+def test_basedpyright_knows_every_result(tmp_path):
+    checker = ["basedpyright", "--level", "error", "--pythonpath", sys.executable]
+    checked = check(checker, SCRIPT, tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    told = check(checker, WRONG, tmp_path).stdout
+    assert 'Cannot access attribute "txt" for class "CaptionResult"' in told and "reportArgumentType" in told
+
+
+def test_the_type_of_an_included_name_is_that_of_every_included_run():
+    assert sorted(get_args(Included)) == sorted(f"weights/{folder.name}" for folder in (ROOT / "weights").iterdir())
+
+
+def test_the_public_names_are_those_that_are_meant():
+    import vision_attn
+
+    assert dir(vision_attn) == sorted(["UserError", "__version__", "load", "load_explainer", "load_model"])

@@ -1,0 +1,7 @@
+# What type checkers and editors know of `__init__.py`, which imports these functions when they are used.
+from vision_attn.api import load as load
+from vision_attn.api import load_explainer as load_explainer
+from vision_attn.api import load_model as load_model
+from vision_attn.system.errors import UserError as UserError
+
+__version__: str

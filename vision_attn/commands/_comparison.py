@@ -1,0 +1,234 @@
+"""Runs side by side: which can be compared, in which keys they differ, and their metrics with mean and spread."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+SEED = "run.seed"
+APART = {"run.folder"}
+"""Keys in which runs differ anyway."""
+TRAINING = frozenset(
+    f"data.{name}"
+    for name in (
+        "batch_size", "cache", "crops", "download", "epoch_images", "evaluation_batch_size", "features", "flips",
+        "function_words", "lengths", "max_length", "min_count", "residency", "rows", "shift", "shuffle", "train",
+        "turns", "val_images", "verify", "vocabulary", "vocabulary_images", "words",
+    )
+)  # fmt: skip
+"""Keys of the data that change training, or how files are read, but not which images are in the test set."""
+HEADLINES = (
+    "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "pointing", "error", "error_sequence", "bound", "nll",
+)  # fmt: skip
+"""Metrics of the test set that stand in the table without being asked for."""
+NO_CURVES = {"step", "epoch", "seconds", "threads"}
+"""Numbers of a log that have no curve."""
+LONGEST = 32
+"""Letters of a setting in a table."""
+_CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
+
+
+class Compared(NamedTuple):
+    """A run, as far as it is compared."""
+
+    name: str
+    config: dict[str, Any]
+    """By keys as on the command line; of a model that was not trained here, the seed alone."""
+    val: dict[str, Any]
+    """Of the best weights, with their `step`."""
+    test: dict[str, Any]
+    lines: list[dict[str, Any]]
+    """Those of metrics.jsonl."""
+    position: dict[str, Any]
+    """Where training stands: the epoch, and whether it is done."""
+    number: int = 1
+    """Its place on the command line, from 1, by which tables and charts refer to it."""
+
+    @property
+    def test_set(self) -> dict[str, Any]:
+        """The keys that tell which images it was tested on. `eval` may have changed them."""
+        given = (text.removeprefix("--").split("=", 1) for text in self.test.get("overrides", ()))
+        keys = self.config | {pair[0]: pair[1] for pair in given if len(pair) == 2}
+        return {
+            key: value
+            for key, value in keys.items()
+            if key.partition(".")[0] == "data" and key not in TRAINING and value is not None
+        }
+
+    @property
+    def trained_here(self) -> bool:
+        return bool(self.config.keys() - {SEED})
+
+
+def tables(runs: Iterable[Compared]) -> list[list[Compared]]:
+    """Runs whose metrics can be compared: of one task, on one test set. In the order of their first runs."""
+    found: list[list[Compared]] = []
+    for one in sorted(runs, key=lambda one: not one.trained_here):
+        for table in found:
+            if not unlike(table[0], one):
+                table.append(one)
+                break
+        else:
+            found.append([one])
+    for table in found:
+        table.sort(key=lambda one: one.number)
+    return sorted(found, key=lambda table: table[0].number)
+
+
+def unlike(first: Compared, second: Compared) -> str:
+    """Say why the metrics of two runs cannot be compared; empty if they can.
+
+    A model that was not trained here has no config, so that its task is known by its metrics, and its test set by the
+    data that `eval` was told, and the number of images.
+    """
+    told = [one.test_set for one in (first, second)]
+    if first.trained_here and second.trained_here:
+        if first.config.get("task") != second.config.get("task"):
+            return f"their tasks differ: {short(first.config.get('task'))} and {short(second.config.get('task'))}"
+        keys = dict.fromkeys([*told[0], *told[1]])
+    else:
+        shared = first.test.keys() & second.test.keys() & {*HEADLINES, "BLEU-1"}
+        if first.test and second.test and not shared:
+            return "they have no metric in common"
+        keys = dict.fromkeys(key for key in told[0] if key in told[1])
+    for key in keys:
+        values = [_text(one.get(key)) for one in told]
+        if values[0] != values[1]:
+            return f"their test sets differ in {key}: {' and '.join(shortest(values))}"
+    counts = [one.test.get("images") for one in (first, second)]
+    if None not in counts and counts[0] != counts[1]:
+        return f"their test sets have {counts[0]:,} and {counts[1]:,} images"
+    return ""
+
+
+def why(found: Sequence[Sequence[Compared]]) -> list[str]:
+    """For each table but the first, why its runs do not stand in the one before."""
+    lines = []
+    for number, table in enumerate(found[1:], start=2):
+        reasons = [(unlike(other[0], table[0]), place) for place, other in enumerate(found[: number - 1], start=1)]
+        reason, place = next((one for one in reasons if "test sets" in one[0]), reasons[0])
+        lines.append(f"tables {place} and {number} are apart, since {reason}")
+    return lines
+
+
+def named(table: Sequence[Compared]) -> str:
+    """The title of a table: the task and the data of its runs."""
+    first = next((one for one in table if one.trained_here), table[0])
+    told = [short(first.config.get(key)) for key in ("task", "data") if first.config.get(key) is not None]
+    return " on ".join(told) or "Models that were not trained here"
+
+
+def different(runs: Sequence[Compared]) -> list[str]:
+    """The keys whose values are not the same in all runs."""
+    keys = dict.fromkeys(key for one in runs for key in one.config if key not in APART)
+    return [key for key in keys if any(one.config.get(key) != runs[0].config.get(key) for one in runs)]
+
+
+def told_keys(runs: Sequence[Compared]) -> tuple[list[str], int]:
+    """The keys of `different` that a table tells, and the number of the others: some runs lack them, since their class
+    is another, which is told. A model that was not trained here has no keys to differ in."""
+    keys = different([one for one in runs if one.trained_here])
+    whole = [key for key in keys if all(key in one.config for one in runs if one.trained_here)]
+    told = [key for key in keys if key in whole or not any(key.startswith(f"{above}.") for above in whole)]
+    return told, len(keys) - len(told)
+
+
+def metric_names(runs: Sequence[Compared], wanted: Sequence[str] | None) -> list[tuple[str, str]]:
+    """The split and the name of each metric of a table: the `wanted` ones on both splits, or those that selected the
+    best weights, and of the test set also the usual ones."""
+    chosen = wanted or list(dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.trained_here))
+    names = [(split, name) for name in chosen for split in ("val", "test")]
+    more = [] if wanted else [("test", name) for name in HEADLINES if any(name in one.test for one in runs)]
+    return list(dict.fromkeys([*names, *more]))
+
+
+class Row(NamedTuple):
+    """A run of a table, or the mean of runs that differ in nothing but their seed."""
+
+    run: Compared | None
+    seeds: int
+    """How many runs it is the mean of; 1 for a run."""
+    values: list[float | None]
+    """By the metrics of the table."""
+    spread: list[float | None]
+    """Their standard deviations over seeds; empty for a run."""
+
+
+def rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[Row]:
+    """The rows of a table: each run, and below runs that differ in their seed alone their mean."""
+    found = []
+    for group in _seeds(runs):
+        numbers = [[_number(getattr(one, split).get(name)) for split, name in names] for one in group]
+        found += [Row(one, 1, values, []) for one, values in zip(group, numbers, strict=True)]
+        if len(group) > 1 and len({one.config.get(SEED) for one in group}) == len(group):  # not the same run twice
+            columns = [[value for value in column if value is not None] for column in zip(*numbers, strict=True)]
+            full = [column if len(column) == len(group) else [] for column in columns]
+            means, spread = ([of(one) if one else None for one in full] for of in (mean, stdev))
+            found.append(Row(None, len(group), means, spread))
+    return found
+
+
+def _seeds(runs: Sequence[Compared]) -> list[list[Compared]]:
+    """Runs that differ in nothing but their seed, together. A model that was not trained here is alone."""
+    groups: dict[str, list[Compared]] = {}
+    for one in runs:
+        rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}} or one.number
+        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
+    return list(groups.values())
+
+
+def labelled(one: Compared) -> str:
+    """A run in a legend."""
+    return f"{one.number} {one.name}"
+
+
+def curves(runs: Iterable[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """By the name of a number and the label of a run, what its log says of it."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for one in runs:
+        for line in one.lines:
+            for name, value in line.items():
+                if name not in NO_CURVES and is_number(value) and is_number(line.get("step")):
+                    points = found.setdefault(name, {}).setdefault(labelled(one), [])
+                    points.append((float(line["step"]), float(value)))
+    return found
+
+
+def unfinished(runs: Iterable[Compared]) -> list[str]:
+    """A line for each run whose training is not done."""
+    return [
+        f"{one.name} is not finished: epoch {one.position.get('epoch')} is done"
+        for one in runs
+        if one.position.get("done") is False
+    ]
+
+
+def settings(runs: Sequence[Compared], key: str) -> list[str]:
+    """The value of a key in each run, short enough for a table; "-" where a run lacks it."""
+    return shortest([_text(one.config[key]) if key in one.config else "-" for one in runs])
+
+
+def shortest(texts: Sequence[str]) -> list[str]:
+    """Shorten dotted paths to their class, and long texts, as long as those that differ still do."""
+    brief = [short(text) for text in texts]
+    return brief if len(set(brief)) == len(set(texts)) else list(texts)
+
+
+def short(value: Any) -> str:
+    text = _text(value)
+    text = text.rpartition(".")[2] if _CLASS.fullmatch(text) else text
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 2]}...{text[1 - LONGEST // 2 :]}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, list | Mapping) else str(value)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if is_number(value) else None

@@ -1,0 +1,61 @@
+"""The settings of an encoder that follow from the name of a network: node, resolution, weights and normalisation."""
+
+from typing import Any
+
+from torch import nn
+
+from vision_attn.encoders import networks
+from vision_attn.encoders.efficientnet_lite import SCALES
+from vision_attn.geometry.receptive_fields import stride
+from vision_attn.system.errors import UserError
+
+SIDE = 14
+"""Rows and columns of regions, as in Xu et al. 2015: 196 annotation vectors."""
+STRIDES = (16, 32)
+POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+BACKBONE = "vision_attn.encoders.backbone.Backbone"
+PATCHES, TIMM = "vision_attn.encoders.patches.Patches", "vision_attn.encoders.patches.Timm"
+
+
+def suited(name: str) -> dict[str, Any]:
+    """The class and the arguments of an encoder of the network `name`, as a config holds them.
+
+    A convolutional network is cut at its last map of stride 16 or 32 before it is pooled, and sees images whose map has
+    14 x 14 regions; of vision transformers the patch tokens are taken, at the resolution of their weights. The weights
+    are those that the library downloads. Raises UserError if there is no such network, or it has no such map.
+    """
+    plain = name.removeprefix(networks.TIMM)
+    if name.startswith(networks.TIMM) and hasattr(networks.on_meta_timm(plain), "num_prefix_tokens"):
+        return {"class_path": TIMM, "init_args": {"name": plain}}
+    if name.startswith("vit_"):
+        return {"class_path": PATCHES, "init_args": {"name": name, "weights": networks.usual_weights(name)}}
+    node, step = last_map(name)
+    settings = {"name": name, "node": node, "resolution": SIDE * step, "weights": networks.usual_weights(name)}
+    return {"class_path": BACKBONE, "init_args": settings | normalisation(name)}
+
+
+def last_map(name: str) -> tuple[str, int]:
+    """The last node of a convolutional network whose map has a stride of 16 or 32 and is no pool's, and the stride."""
+    resolution = SIDE * max(STRIDES)
+    try:
+        network, shapes = networks.maps(name, resolution)
+    except networks.UnknownNetwork:
+        raise
+    except UserError:  # a network that takes images of one size alone, or cannot be traced
+        network, shapes = nn.Identity(), {}
+    layers = dict(network.named_modules())
+    for node, (_, rows, columns) in reversed(shapes.items()):
+        found = stride(resolution, rows)
+        if rows == columns and found in STRIDES and not isinstance(layers.get(node), POOLS):
+            return node, round(found)
+    raise UserError(f"{name} has no map of stride 16 or 32: give task.encoder.node, or another class of encoder")
+
+
+def normalisation(name: str) -> dict[str, list[float]]:
+    """The mean and standard deviation of a network's usual weights, where they are not those of ImageNet's."""
+    if name in SCALES:
+        return {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
+    if name.startswith(networks.TIMM):
+        config = networks.on_meta_timm(name.removeprefix(networks.TIMM)).pretrained_cfg
+        return {"mean": [*config["mean"]], "std": [*config["std"]]}
+    return {}
