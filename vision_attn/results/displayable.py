@@ -50,7 +50,7 @@ class Displayable(ABC):
     def write_picture(self, path: Path) -> None:
         """Write a PNG."""
 
-    def write_animation(self, path: Path) -> None:
+    def write_animation(self, path: Path, **look: Any) -> None:
         """Write a GIF. Raises UserError for a result of which nothing moves."""
         raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
 
@@ -85,8 +85,8 @@ class Displayable(ABC):
         and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for a result of which nothing
         moves.
 
-        options: of `figure`; a .png with a width, dpi or dark is the figure too. Pages and pictures of results with
-            maps take `overlay` and `scale`: see `InteractiveResult`.
+        options: of `figure`; a .png with a width, dpi or dark is the figure too. Pages, pictures and animations of
+            results with maps take `overlay` and `scale`: see `InteractiveResult`.
         """
         path = Path(path)
         ending = path.suffix.lower()
@@ -99,7 +99,7 @@ class Displayable(ABC):
                 f"{path}: give a name that ends in .html (the page), .png (the picture), .gif (an animation), .pdf or "
                 ".svg (a figure), or .npz (arrays)"
             )
-        known = {"overlay", "scale"} if ending in (".html", ".png") else set()
+        known = set() if ending == ".npz" else {"overlay", "scale"}
         if unknown := options.keys() - known:
             raise UserError(f"{path}: {', '.join(unknown)} is of figures, a .pdf, .svg or a .png with its width")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -269,9 +269,9 @@ class InteractiveResult(Displayable):
             self.write_page(folder / "page.html", **look)
             return Framed((folder / "page.html").read_text(encoding="utf-8"))
 
-    def write_animation(self, path: Path) -> None:
-        """A frame for each word."""
-        write_caption_animation(path, self.page_item)
+    def write_animation(self, path: Path, **look: Any) -> None:
+        """A frame for each word. look: `overlay` and `scale`."""
+        write_caption_animation(path, self.page_item, **look)
 
     def __str__(self) -> str:
         return self.text

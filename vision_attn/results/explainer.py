@@ -57,8 +57,8 @@ GUIDES = {
     "encoder": "Point at the word below a picture, or tap it, to see the attention.",
 }
 P = {
-    "classifier": "p is the probability of an answer. ",
-    "matcher": "p is the probability of a text among all that were given. ",
+    "classifier": " p is the probability of an answer.",
+    "matcher": " p is the probability of a text among all that were given.",
     "captioner": P_OF_WORDS["word"],
 }
 RANDOM = "The weights are random, so answers and maps mean nothing. "
@@ -140,7 +140,7 @@ class ExplanationResult(InteractiveResult):
         dials = any(item.layers is not None for item in items)
         origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
         told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
-        guide = told + (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + (DIALS if dials else "")
+        guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
         write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide, origin=origin, **look)
 
     def write_picture(self, path: Path, **look: Any) -> None:

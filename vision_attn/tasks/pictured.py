@@ -102,5 +102,6 @@ def _over_objects(
         alpha = over_photograph(described.seen[:, None], boxes)
         described = described._replace(alpha=alpha, region=None, heads=None)
         return open_photograph(file, at_least=PICTURE), described, WHOLE
-    unknown = {"alpha": None, "region": None, "heads": None} if encoder.pads else {}
-    return _with_part(file, described._replace(**unknown), encoder)
+    if encoder.pads:
+        return open_photograph(file, at_least=PICTURE), described._replace(alpha=None, region=None, heads=None), WHOLE
+    return _with_part(file, described, encoder)

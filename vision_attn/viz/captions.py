@@ -13,10 +13,10 @@ from vision_attn.system.written import gaps, joined, shown
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
-from vision_attn.viz.overlay.scale import Scale, light
-from vision_attn.viz.overlay.views import VIEW, View
+from vision_attn.viz.overlay.scale import Scale, ends, shares
+from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, glowing, picture_name, save_animation, save_picture
+from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, picture_name, save_animation, save_picture
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
@@ -71,25 +71,27 @@ def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = 
     return [path, write_film(path.with_suffix(".gif"), item.picture, item.words, item.alpha)]
 
 
-def write_caption_animation(path: str | Path, item: PageItem) -> Path:
-    """Write a GIF with a frame for each word: the picture lit by its map, and the caption with the word marked. The
+def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
+    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked. The
     last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
 
-    Raises UserError if there are no words, or no maps.
+    overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
     """
+    check_view(overlay)
     if item.alpha is None or not len(item.words):
         missing = "words" if item.alpha is not None else "maps"
         raise UserError(f"{item.title}: there are no {missing}, so nothing moves: save the picture as .png")
     if item.frames > 1:
         return write_film(path, item.picture, item.words, item.alpha)
-    plain = fitted(item.picture, SIDE)
-    frames = []
-    for step, lit in enumerate(light(item.alpha, plain.height, plain.width, item.extent)):
-        picture = glowing(plain, lit)
+    plain, maps, frames = fitted(item.picture, SIDE), shares(item.alpha), []
+    for step, top in enumerate(ends(maps, scale)):
+        picture = overlaid(plain, maps[step], overlay, extent=item.extent, seen=item.seen, top=top)
         if item.regions is not None:
             picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
         frames.append(_told(picture, item.words, step))
-    return save_animation(path, [*frames, _told(plain, item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME])
+    return save_animation(
+        path, [*frames, _told(outlined(plain, item.seen), item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME]
+    )
 
 
 def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Image.Image:

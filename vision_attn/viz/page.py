@@ -34,8 +34,8 @@ GUIDE = (
     "Press a picture to see it plain."
 ) + KEYS
 P = {
-    "word": "p is the probability that the model gave a word, after those before it. ",
-    "character": "p is the probability that the model gave a character. ",
+    "word": " p is the probability that the model gave a word, after those before it.",
+    "character": " p is the probability that the model gave a character.",
 }
 """What p is: of others, the callers' guides say it."""
 BOXES = {
@@ -146,7 +146,7 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     films = any(item.frames > 1 for item in items)
     boxes = (ACTORS if films else BOXES[unit]) if any(item.boxes for item in items) else ""
     told = P.get(unit, "") if any(item.log_prob is not None for item in items) else ""
-    return told + GUIDE.format(unit) + boxes + (FILMS if films else "")
+    return GUIDE.format(unit) + told + boxes + (FILMS if films else "")
 
 
 class _Word(NamedTuple):
