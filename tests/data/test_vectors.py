@@ -171,9 +171,9 @@ def test_pictures_show_maps_over_boxes_and_none_where_they_are_unknown(tmp_path)
     }.items():
         source, task = different(tmp_path / name, **arrays)
         (batch,) = source.split("train")
-        for picture, described in pictured(batch, task.describe(batch.images), task.encoder):
+        for picture, described, _ in pictured(batch, task.describe(batch.images), task.encoder):
             if name == "none":
-                assert picture.size == (48, 48) and described.alpha is None
+                assert picture.size == (64, 48) and described.alpha is None
                 continue
             assert picture.size == (64, 48) and described.alpha.shape[1:] == (CELLS, CELLS)
             half = described.alpha[:, :, : CELLS // 2].sum(dim=(1, 2))
@@ -310,7 +310,7 @@ def test_vectors_in_an_lmdb(tmp_path, folder) -> None:
             for array, file, where in zip(batch.images, batch.files, batch.vectors, strict=True):
                 assert np.array_equal(array.numpy(), vectors[Path(file).name].astype(np.float32))
                 assert read_boxes(where, lambda: (56, 56)).tolist() == [[-1, -1, 0, 1]] * L
-            for picture, described in pictured(batch, task.describe(batch.images), task.encoder):
+            for picture, described, _ in pictured(batch, task.describe(batch.images), task.encoder):
                 assert picture.size == (56, 56) and not described.alpha[:, :, CELLS // 2 :].any()
     found = Vectors([View("new.png", "new.png", False, 1)], places["att"], (L, D), [77])
     assert re.search(r"bu_att\S* has no vectors of new.png or of id 77, but of 0, 1, 2 \.", found.unreadable["new.png"])

@@ -21,7 +21,8 @@ from vision_attn.geometry.extents import WHOLE
 from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.system.errors import UserError
-from vision_attn.viz.films import lights, on_strip, over_time
+from vision_attn.viz.films import on_strip, over_time
+from vision_attn.viz.overlay.views import film_overlaid
 from vision_attn.viz.page import PageItem, write_page
 
 B, F, S, D = 2, 6, 32, 16
@@ -118,8 +119,9 @@ def test_pointing_in_time_and_place() -> None:
 def test_the_light_of_a_film() -> None:
     alpha = torch.tensor([[0.1, 0.6, 0.3], [1.0, 0.0, 0.0]])[..., None, None]
     torch.testing.assert_close(over_time(alpha), alpha[..., 0, 0])
-    lit = lights(alpha, 4, 5)
-    torch.testing.assert_close(lit.amax((2, 3))[0], torch.tensor([1 / 6, 1.0, 0.5]))
+    frames = film_overlaid([Image.new("RGB", (5, 4), "white")] * 3, alpha[0], "light")
+    dark, full, half = (frame.getpixel((2, 2))[0] for frame in (frames[0], frames[1], frames[2]))
+    assert full == 255 and half - 153 == pytest.approx(0.5 * 102, abs=1) and dark - 153 == pytest.approx(17, abs=1)
     assert on_strip((-1.0, -0.5, 1.0, 0.5, 1.0), 2) == (0.0, -0.5, 1.0, 0.5)
 
 

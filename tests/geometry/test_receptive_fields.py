@@ -29,7 +29,8 @@ from vision_attn.metrics.attention import AttentionCorrectness
 from vision_attn.metrics.evaluators import Pointing
 from vision_attn.metrics.perturbations import constant
 from vision_attn.viz.alignment import Transcribed, alignment_sheet
-from vision_attn.viz.attention import attention_sheet, light
+from vision_attn.viz.attention import attention_sheet
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
 
 MOVED = Extent(-1.25, -1.0, 0.75, 1.0)

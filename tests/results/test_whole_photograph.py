@@ -29,7 +29,7 @@ from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
-from vision_attn.viz.attention import light
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.sheet import PANEL
 
 COLOUR = (255, 210, 0)
@@ -212,3 +212,32 @@ def test_the_two_fits_differ_and_caches_know(tmp_path: Path) -> None:
     assert headers[0]["encoder"] | {"fit": "whole"} == headers[1]["encoder"]
     with pytest.raises(UserError, match="must see the same part of a photograph"):
         Concatenated(encoders)
+
+
+def test_a_crop_is_marked_on_the_whole_photograph(run: Path, tmp_path: Path, capsys) -> None:
+    """The page and the picture show all of it, and the map where the object is; `picture` is what the model saw. A view
+    and a scale that are asked for begin the page."""
+    size, place = (448, 224), (0.25, 0.3)
+    file = photograph(tmp_path / "a.png", size, place)
+    model = vision_attn.load(run, device="cpu", trust="tests")
+    model.task.encoder.fit = "centre"
+    for result in (model.caption(file), model.look(file)):
+        assert result.picture.size == (224, 224) and result.light().shape[1:] == (224, 224)
+        html = result.save(tmp_path / "a.html", overlay="cells", scale="one").read_text()
+        picture = Image.open(io.BytesIO(base64.b64decode(re.search(r"data:image/jpeg;base64,([^\"]+)", html)[1])))
+        assert picture.size == (448, 224) and middle(of_object(picture)) == pytest.approx(place, abs=0.02)
+        assert 'data-seen="0.2500 0.0000 0.7500 1.0000"' in html and 'class="seen" style="inset: 0.00% 25.00%' in html
+        assert re.search(r'data-extent="([^"]+)"', html)[1] == "0.0000 0.0000 1.0000 1.0000"  # of that part
+        bits = np.frombuffer(base64.b64decode(re.search(r'data-map="([^"]+)"', html)[1]), np.uint8)
+        x, y = centres(14, 14, WHOLE)[int(bits.argmax())].tolist()
+        assert (x / 2, y) == pytest.approx(place, abs=HALF)
+        assert "An outline marks the part" in html and "attention" in html and "p is the probability" in html
+        assert re.findall(r'value="(\w+)" checked', html) == ["cells", "one"]
+        assert "value=&#34;contours&#34; checked" in result.show(overlay="contours")._repr_html_()
+        pictures = [result.save(tmp_path / f"{view}.png", overlay=view).read_bytes() for view in ("color", "light")]
+        assert pictures[0] != pictures[1]
+    command = ["caption", str(run), str(file), "--device=cpu", "--trust=tests", "--out", str(tmp_path / "out")]
+    assert main([*command, "--overlay=contours", "--scale=one"]) == 0
+    html = (tmp_path / "out" / "index.html").read_text()
+    assert re.findall(r'value="(\w+)" checked', html) == ["contours", "one"] and "Maps of " in html
+    capsys.readouterr()

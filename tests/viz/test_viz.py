@@ -14,7 +14,8 @@ from PIL import Image
 from vision_attn.system.errors import UserError
 from vision_attn.viz import attention, typeface
 from vision_attn.viz import sheet as drawing
-from vision_attn.viz.attention import RIM, attention_sheet, cell, light, squared, write_sheet
+from vision_attn.viz.attention import RIM, attention_sheet, cell, squared, write_sheet
+from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
 from vision_attn.viz.typeface import Typeface, right_to_left
@@ -53,7 +54,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "input"):
             self.open.append((tag, attributes.get("class")))
         self.scripts += tag == "script"
         self.sources += [attributes[name] for name in ("src", "href") if name in attributes]
@@ -113,7 +114,7 @@ def test_what_is_no_weight_counts_as_none(bad, tmp_path):
     assert lit.isfinite().all()
     assert lit[0, :20].max() < 0.05 and lit[0, 40:].min() > 0.95
     assert lit[1].max() == 0
-    page = attention_sheet(grey(), ["half", "none"], alpha)
+    page = attention_sheet(grey(), ["half", "none"], alpha, overlay="light")
     dark = panels(page, 3, head=84)[2]
     assert dark.getextrema() == darkened(fitted(grey())).getextrema()
     write_page(tmp_path / "page.html", [PageItem("grey", grey(), ["half", "none"], alpha)])
@@ -154,7 +155,7 @@ def test_a_map_that_is_nearly_uniform_has_no_place(rows, columns, tmp_path, monk
         "boxes: objects of which a word is true",
         "",
         "boxes: the object of this hop",
-        "zero, so the picture is dark: 1 of 3 maps · even (no region stands out): 1 of 3 maps",
+        "zero (no weight anywhere): 1 of 3 maps · even (no region stands out): 1 of 3 maps",
         "p: probability",
     ]
 
@@ -194,7 +195,7 @@ def test_sheet_lights_the_hot_region_of_each_word_and_leaves_the_rest_dark():
     hot = [(2, 2), (2, 11), (11, 6)]
     for turn, (row, column) in enumerate(hot):
         alpha[turn, row, column] = 1
-    page = attention_sheet(grey(), ["one", "two", "three"], alpha)
+    page = attention_sheet(grey(), ["one", "two", "three"], alpha, overlay="light")
     plain, *lit = panels(page, 4, head=56)
     assert plain.getextrema() == ((120, 120),) * 3
     dark = darkened(grey()).getpixel((0, 0))[0]
@@ -227,7 +228,8 @@ def test_a_sheet_shows_every_picture_whole_and_in_reading_order(number, size):
 def test_a_sheet_has_a_picture_for_each_word_and_one_without_light(rows, columns, words):
     page = attention_sheet(grey(), ["dog"] * words, even(words, rows, columns), caption="dog", title="a.jpg")
     pictures = [drawing.Panel(fitted(grey()), "dog")] * (words + 1)
-    assert page.size == drawing.sheet(pictures, caption="dog", title="a.jpg").size
+    bar = attention.scale_bar(even(words, rows, columns), "color", "own") if words else None
+    assert page.size == drawing.sheet(pictures, caption="dog", title="a.jpg", bar=bar).size
 
 
 def test_title_words_and_probabilities_are_drawn():
@@ -300,8 +302,8 @@ def test_every_word_is_drawn_and_written(words, tmp_path):
 def test_captions_from_right_to_left_run_from_right_to_left():
     alpha = torch.zeros(2, 14, 14)
     alpha[0] = 1
-    seen = panels(attention_sheet(grey(), ["سگ", "dog"], alpha), 3, head=84)
-    assert [panel.getpixel((9, 9))[0] for panel in seen] == [36, 160, 120]  # dark, lit, plain
+    seen = panels(attention_sheet(grey(), ["سگ", "dog"], alpha, overlay="light"), 3, head=84)
+    assert [panel.getpixel((9, 9))[0] for panel in seen] == [72, 174, 120]  # dark, lit, plain
     assert right_to_left("12 שלום") and not right_to_left("dog سگ") and not right_to_left("12")
 
 
@@ -462,7 +464,8 @@ def test_sheet_of_hard_attention_shows_square_and_map_of_each_word_as_a_pair():
     boxes = {"dog": [(-0.5, -0.5, 0.5, 0.5)]}
     plain, *soft = panels(attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes), 3, head=84)
     page = attention_sheet(grey(), ["a", "dog"], alpha, boxes=boxes, regions=regions)
-    assert page.height == 2 * MARGIN + 84 + TITLE + 2 * PANEL + SEAM
+    foot = page.height - (2 * MARGIN + 84 + TITLE + 2 * PANEL + SEAM)
+    assert 0 < foot < PANEL  # the scale
     above = panels(page, 3, head=84)
     below = panels(page.crop((0, PANEL + SEAM, page.width, page.height)), 3, head=84)
     assert above[0].tobytes() == plain.tobytes()
@@ -509,6 +512,9 @@ def test_real_photograph(data_folder, tmp_path):
 def test_the_words_whose_map_is_nearly_even_are_marked():
     alpha = torch.full((2, 2, 2), 0.25)
     alpha[1] = torch.tensor([[0.9, 0.1], [0, 0]])
-    assert attention._notes(["a", "dog"], alpha, [0.0, math.log(0.5)]) == ["even · p 1.00", "p 0.50"]
-    assert attention._notes(["a", "dog"], alpha, None) == ["even", ""]
+    assert attention._notes(["a", "dog"], alpha, [0.0, math.log(0.5)]) == [
+        "even, max 0.25 · p 1.00",
+        "max 0.9 · p 0.50",
+    ]
+    assert attention._notes(["a", "dog"], alpha, None) == ["even, max 0.25", "max 0.9"]
     assert attention._notes(["a"], None, None) == [""]

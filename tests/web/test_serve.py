@@ -414,7 +414,7 @@ def test_a_caption_page_at_rest_shows_its_sharpest_map(browser, tmp_path) -> Non
     def press(key: str) -> None:
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode={"Tab": 9}.get(key, 0))
 
-    lit = "document.querySelector('canvas').getContext('2d').getImageData({}, 37, 1, 1).data[3] > 200"
+    lit = "document.querySelector('canvas').getContext('2d').getImageData({}, 37, 1, 1).data[3] > 150"
     assert browser.run(marked) == "2" and browser.run("document.querySelectorAll('.lit').length") == 1
     assert browser.run(lit.format(168)) and not browser.run(lit.format(56))
     point_at("#image-1-word-1")
@@ -464,6 +464,12 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
         browser.run("document.querySelectorAll('#photograph iframe')[1].contentDocument.querySelector('.dials')")
         is None
     )
+    shown = "[...document.querySelectorAll('#photograph iframe')].map(each => each.contentDocument.body.dataset.view)"
+    assert browser.run(shown) == ["color"] * 2
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key="v", windowsVirtualKeyCode=86)
+    browser.wait(f"{shown}.join() == 'contours,contours'")  # one key for both models
+    browser.run(f"{page}.querySelector('[value=cells]').click()")
+    browser.wait(f"{shown}.join() == 'cells,cells'")
     assert browser.run(f"{page}.documentElement.clientWidth") == browser.run(
         "document.querySelector('#photograph iframe').clientWidth"  # no scroll bar
     )

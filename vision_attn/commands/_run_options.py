@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 SHIPPED = Path("weights/photographs")
 """The captioner that comes with the project."""
+VIEWS, SCALES = ("color", "light", "contours", "cells"), ("own", "one")
+"""Views of maps, the default first, and their scales: those of `viz.overlay`, which imports torch."""
 NO_IMAGES = "no images were named: give photographs, or a folder of them, after the model"
 
 
@@ -76,6 +78,24 @@ def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust", action="append", default=[], metavar="PACKAGE", help="let a model import this package, which runs it"
     )
+
+
+def add_overlay(parser: argparse.ArgumentParser, *, scale: bool = True) -> None:
+    """The options of every verb that draws maps. scale: whether it is a choice."""
+    parser.add_argument(
+        "--overlay", choices=VIEWS, help=f"how maps are drawn (default: {VIEWS[0]}); on a page the key v changes it"
+    )
+    if not scale:
+        return
+    parser.add_argument(
+        "--scale", choices=SCALES,
+        help="where the scale of maps ends: at the largest weight of each word (own, the default), or of all (one)",
+    )  # fmt: skip
+
+
+def look_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """How maps are drawn, where it is not as by default."""
+    return {name: value for name in ("overlay", "scale") if (value := getattr(arguments, name, None)) is not None}
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:

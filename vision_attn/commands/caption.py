@@ -26,8 +26,10 @@ from vision_attn.commands._files import add_image_arguments, check_file, images_
 from vision_attn.commands._hints import shown
 from vision_attn.commands._run_options import (
     SHIPPED,
+    add_overlay,
     add_run_arguments,
     is_run,
+    look_of,
     names_after_options,
     open_with,
 )
@@ -68,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
     )
     parser.add_argument("--seed", type=int, help="of --sample (default: that of the run, so that samples repeat)")
+    add_overlay(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             best.append(several[0])
             fewer += len(several) < arguments.captions
         if arguments.out and (drawable := readable_again(best, what, found.complaints)):
-            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable)}")
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
         if arguments.csv:
             write_table(arguments.csv, best)
         if fewer:

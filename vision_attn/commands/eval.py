@@ -30,9 +30,11 @@ from typing import TYPE_CHECKING, Any
 from vision_attn.commands._files import check_file, place, writable
 from vision_attn.commands._old_pictures import old_pictures_removed
 from vision_attn.commands._run_options import (
+    add_overlay,
     add_run_arguments,
     best_of,
     is_run,
+    look_of,
     measured_in,
     named,
     names_after_options,
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
+    add_overlay(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,6 +104,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise UserError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
+    if look_of(arguments) and model.task.verb != "caption":
+        raise UserError(f"--overlay and --scale are for captioners, and {folders[0]} holds a {model.task.kind}")
     if arguments.each:
         if model.task.kind != "captioner":
             raise UserError(f"--each is for captioners, and {folders[0]} holds a {model.task.kind}")
@@ -118,7 +123,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
             with old_pictures_removed(pictures):
-                paths = model.task.show(batch, pictures)
+                paths = model.task.show(batch, pictures, **look_of(arguments))
             more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
             shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
         # All is written by now: the reader of what is printed may leave.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vision_attn.commands._files import images_of
-from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, load_with_images
+from vision_attn.commands._run_options import NO_IMAGES, add_model_and_images, add_overlay, load_with_images, look_of
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layer", type=int, metavar="N", help="attention of this layer, from 0; -1 is the last")
     parser.add_argument("--head", type=int, metavar="N", help="attention of this head, from 0 (default: their mean)")
+    add_overlay(parser)
     methods = parser.add_mutually_exclusive_group()
     for method, text in METHODS.items():
         methods.add_argument(
@@ -51,5 +52,5 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.images:
             raise UserError(NO_IMAGES)
         if done:
-            complain(f"drawn: {done[0].write_folder(arguments.out, done)}")
+            complain(f"drawn: {done[0].write_folder(arguments.out, done, **look_of(arguments))}")
     return 1 if found.complaints else 0

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 
 from vision_attn.commands._files import images_of, place
-from vision_attn.commands._run_options import add_model_and_images, load_with_images
+from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, look_of
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--boxes", type=place, metavar="FILE", help="boxes or masks of objects, in COCO's format of instances"
     )
+    add_overlay(parser, scale=False)
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="steps of a curve (default: 10)")
     parser.add_argument("--best", type=int, default=3, metavar="N", help="images whose best order is searched")
     parser.add_argument("--sanity", type=int, default=3, metavar="N", help="images that random weights are tried on")
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing]))
         for line in result.numbers["verdict"]:
             complain(line)
-        complain(f"written: {result.write_folder(arguments.out)}")
+        complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")
         if not result.numbers["is_whole"]:
             raise KeyboardInterrupt
     return 1 if found.complaints else 0

@@ -10,13 +10,16 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.geometry.extents import Extent
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.metrics.intervals import FEWEST
 from vision_attn.system.console import plural, signed
-from vision_attn.viz.attention import light
 from vision_attn.viz.curves import Plot, plot
 from vision_attn.viz.html import data_url, write_html
-from vision_attn.viz.sheet import Panel, fitted, glowing, sheet
+from vision_attn.viz.overlay.pages import NAMES, constants
+from vision_attn.viz.overlay.scale import number, shares
+from vision_attn.viz.overlay.views import VIEW, View, overlaid
+from vision_attn.viz.page import around, edges_of, map_of
+from vision_attn.viz.sheet import Panel, fitted, sheet
 
 UNKNOWN = "–"
 SIDE = 256
@@ -35,11 +38,15 @@ class ExamplePicture(NamedTuple):
     text: str
     maps: dict[str, tuple[Float[Tensor, "rows columns"], Extent]]
     """By method: a map, and where it lies on the picture."""
+    seen: Extent = WHOLE
+    """The part of the picture that the model sees."""
 
 
-def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture]) -> Path:
+def write_measured(
+    path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture], overlay: View = VIEW
+) -> Path:
     """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
-    faithful."""
+    faithful. overlay: the view of maps, see `viz.overlay`."""
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
     table = _table(numbers, lines)
@@ -58,6 +65,9 @@ def write_measured(path: Path, model: str, numbers: Mapping[str, Any], examples:
         agreement=numbers["agreement"],
         most=[_example(one) for one in examples[:middle]],
         least=[_example(one) for one in examples[middle:]],
+        views=NAMES,
+        overlay=overlay,
+        **constants(),
     )
 
 
@@ -192,32 +202,54 @@ def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
     return plots
 
 
+class _Map(NamedTuple):
+    """A map of an example: the name of its method, its weights, and where they lie on the picture."""
+
+    name: str
+    weights: str
+    rows: int
+    columns: int
+    extent: str
+    most: str
+    """Its largest share of the weight."""
+
+
 class _Example(NamedTuple):
-    """What the template inserts of an example: its pictures as data URLs, each with its name."""
+    """What the template inserts of an example: its picture as a data URL, and its maps."""
 
     name: str
     text: str
     gain: str
-    pictures: list[tuple[str, str]]
+    source: str
+    maps: list[_Map]
+    seen: str
+    """The edges of the part that the model sees, and their distances from those of the picture; empty for all."""
+    around: str
 
     @property
     def across(self) -> int:
         """Pictures in a row of a wide screen, so that the rows are nearly equally long."""
-        return ceil(len(self.pictures) / ceil(len(self.pictures) / ACROSS))
+        pictures = 1 + len(self.maps)
+        return ceil(pictures / ceil(pictures / ACROSS))
+
+
+def _mapped(name: str, weights: Float[Tensor, "rows columns"], extent: Extent, seen: Extent) -> _Map:
+    most = number(float(shares(weights[None]).max()))
+    return _Map(name, map_of(weights), *weights.shape, edges_of(extent.seen_from(seen)), most)
 
 
 def _example(example: ExamplePicture) -> _Example:
-    names, pictures = ["picture", *example.maps], map(_source, _pictures(example))
-    named = list(zip(names, pictures, strict=True))
-    return _Example(Path(example.file).name, example.text, signed(example.gain), named)
+    maps = [_mapped(name, *one, example.seen) for name, one in example.maps.items()]
+    part = ("", "") if example.seen == WHOLE else (edges_of(example.seen), around(example.seen))
+    source = _source(fitted(example.picture, SIDE))
+    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps, *part)
 
 
-def _pictures(example: ExamplePicture) -> list[Image.Image]:
-    """The plain picture, and the picture lit by each map."""
+def _pictures(example: ExamplePicture, overlay: View) -> list[Image.Image]:
+    """The plain picture, and the picture with each map, on its own scale."""
     plain = fitted(example.picture, SIDE)
     return [plain] + [
-        glowing(plain, light(weights[None], plain.height, plain.width, extent)[0])
-        for weights, extent in example.maps.values()
+        overlaid(plain, weights, overlay, extent=extent, seen=example.seen) for weights, extent in example.maps.values()
     ]
 
 
@@ -227,11 +259,11 @@ def _source(picture: Image.Image) -> str:
     return data_url(content.getvalue(), "jpeg")
 
 
-def example_sheet(model: str, examples: Sequence[ExamplePicture]) -> Image.Image:
-    """A picture of the examples: a row for each, with the maps of all methods."""
+def example_sheet(model: str, examples: Sequence[ExamplePicture], overlay: View = VIEW) -> Image.Image:
+    """A picture of the examples: a row for each, with the maps of all methods. overlay: see `viz.overlay`."""
     panels = []
     for example in examples:
         notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]
         words = [example.text, *example.maps]
-        panels += [Panel(*one) for one in zip(_pictures(example), words, notes, strict=True)]
+        panels += [Panel(*one) for one in zip(_pictures(example, overlay), words, notes, strict=True)]
     return sheet(panels, caption="", title=TITLE.format(model))

@@ -10,8 +10,9 @@ from PIL import Image
 
 from vision_attn.contracts import DecodedCaption, Fit
 from vision_attn.data.films.files import open_film, strip
+from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import InteractiveResult
-from vision_attn.results.images import Picture, pictured
+from vision_attn.results.images import Picture, around, pictured
 from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
 from vision_attn.viz.captions import write_item
 from vision_attn.viz.page import PageItem, write_page
@@ -60,6 +61,10 @@ class CaptionResult(DecodedResult):
     times: list[float] | None = None
     """The moments at which the frames of a film are on screen, in seconds from its beginning; None if it has none, such
     as a folder of frames."""
+    model: str = ""
+    """The name of the model."""
+    way: str = ""
+    """How its maps were made."""
 
     @cached_property
     def picture(self) -> Image.Image:
@@ -78,12 +83,14 @@ class CaptionResult(DecodedResult):
 
     @property
     def page_item(self) -> PageItem:
-        options = {"log_prob": self.log_prob or None, "regions": self.described.region, "extent": self.extent}
+        options = {"log_prob": self.log_prob or None, "regions": self.described.region, "frames": self.frames}
         options["content"] = self.described.content
-        return PageItem(self.title, self.picture, self.words, self.alpha, frames=self.frames, **options)
+        picture, seen = (self.picture, WHOLE) if self.frames > 1 else around(self.image, self.fit)
+        extent = self.extent.within(seen)
+        return PageItem(self.title, picture, self.words, self.alpha, extent=extent, seen=seen, **options)
 
-    def write_picture(self, path: Path) -> None:
-        write_item(path, self.page_item)
+    def write_picture(self, path: Path, **look: Any) -> None:
+        write_item(path, self.page_item, **look)
 
 
 @dataclass(repr=False)
@@ -113,13 +120,13 @@ class TranscriptResult(DecodedResult):
         return PageItem(self.title, self.picture, self.words, self.alpha, log_prob=self.log_prob, extent=self.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["TranscriptResult"]) -> None:
+    def write_together(cls, path: Path, results: Sequence["TranscriptResult"], **look: Any) -> None:
         items = [result.page_item for result in results]
-        write_page(path, items, title="Where each character looked", unit="character")
+        write_page(path, items, title="Where each character looked", unit="character", **look)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"]) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"], **look: Any) -> Path:
         return write_transcripts([result.strip for result in results], folder)[0]
 
-    def write_picture(self, path: Path) -> None:
+    def write_picture(self, path: Path, **look: Any) -> None:
         write_alignments(path, self.strip.picture, self.strip.items)

@@ -24,9 +24,10 @@ from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
+from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
-from vision_attn.results.displayable import InteractiveResult
-from vision_attn.results.images import SIDE, Picture, shown, whole
+from vision_attn.results.displayable import InteractiveResult, origin_of
+from vision_attn.results.images import SIDE, Picture, around, shown, whole
 from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
@@ -38,7 +39,8 @@ from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.tasks.subjects import check_photographs
 from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.page import GUIDE, PageItem, write_page
+from vision_attn.viz.page import GUIDE, KEYS, PageItem, write_page
+from vision_attn.viz.page import P as P_OF_WORDS
 
 if TYPE_CHECKING:
     from vision_attn.results.faithfulness import MeasureResult
@@ -54,7 +56,11 @@ GUIDES = {
     "matcher": "Point at a text, or tap it, to see where the image matches it.",
     "encoder": "Point at the word below a picture, or tap it, to see the attention.",
 }
-ORIGIN = "Maps of {}: {}. "
+P = {
+    "classifier": " p is the probability of an answer.",
+    "matcher": " p is the probability of a text among all that were given.",
+    "captioner": P_OF_WORDS["word"],
+}
 RANDOM = "The weights are random, so answers and maps mean nothing. "
 DIALS = " The sliders show the attention of each layer and head."
 
@@ -69,6 +75,10 @@ class ExplanationResult(InteractiveResult):
     file: str
     picture: Image.Image
     """The photograph, or its centre square: what the model saw, in its own shape."""
+    whole: Image.Image
+    """All of the photograph."""
+    seen: Extent
+    """The part of it that the model saw."""
     kind: str
     """"classifier", "encoder", "matcher" or "captioner"."""
     described: Explanation
@@ -112,32 +122,34 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def page_item(self) -> PageItem:
-        options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent}
-        options["layers_extent"] = self.described.layers_extent
+        options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent.within(self.seen)}
+        options |= {"layers_extent": self.described.layers_extent.within(self.seen), "seen": self.seen}
         if self.kind == "captioner":
             options["content"] = content_marks(self.words, None, function_words_of(self.text))
         else:
             options |= {"rest": int(np.argmax(self.log_prob)) if self.log_prob else 0, "answers": self.likeliest}
-        return PageItem(self.title, self.picture, self.words, self.alpha, **options)
+        return PageItem(self.title, self.whole, self.words, self.alpha, **options)
 
     @classmethod
-    def write_together(cls, path: Path, items: Sequence["ExplanationResult"]) -> None:
+    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **look: Any) -> None:
         kind = items[0].kind
         dials = any(item.layers is not None for item in items)
-        models, ways = (", ".join(dict.fromkeys(getattr(item, name) for item in items)) for name in ("model", "way"))
-        origin = ORIGIN.format(models, ways) + (RANDOM if any(item.random for item in items) else "")
-        guide = origin + GUIDES.get(kind, GUIDE.format("word")) + (DIALS if dials else "")
-        write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide)
+        origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
+        told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
+        guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
+        write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide, origin=origin, **look)
 
-    def write_picture(self, path: Path) -> None:
+    def write_picture(self, path: Path, **look: Any) -> None:
         options: dict[str, Any] = {
             "title": f"{self.title} · {self.way}",
             "log_prob": self.log_prob,
-            "extent": self.extent,
+            "extent": self.extent.within(self.seen),
+            "seen": self.seen,
+            **look,
         }
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)
-        write_sheet(path, self.picture, self.words, self.alpha, **options)
+        write_sheet(path, self.whole, self.words, self.alpha, **options)
 
 
 class Explainer:
@@ -235,7 +247,8 @@ class Explainer:
             with self._turn, DRAWING if method == "smoothgrad" else nullcontext():
                 seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
             random = self._model is not None and self._model.random
-            return ExplanationResult(file, shown(picture, self._fit), self.kind, seen, part, self.name, random)
+            found = self.kind, seen, part, self.name, random
+            return ExplanationResult(file, shown(picture, self._fit), *around(picture, self._fit), *found)
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)

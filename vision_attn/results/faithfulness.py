@@ -24,6 +24,7 @@ from vision_attn.results.result_list import Images
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
+from vision_attn.viz.overlay.views import VIEW, View, check_view
 from vision_attn.viz.sheet import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
@@ -65,16 +66,18 @@ class MeasureResult(Displayable):
     def __repr__(self) -> str:
         return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
 
-    def write_page(self, path: Path) -> None:
-        write_measured(path, self.file, self.numbers, self.examples)
+    def write_page(self, path: Path, overlay: View = VIEW) -> None:
+        check_view(overlay)
+        write_measured(path, self.file, self.numbers, self.examples, overlay)
 
-    def write_picture(self, path: Path) -> None:
-        save_picture(path, example_sheet(self.file, self.examples))
+    def write_picture(self, path: Path, overlay: View = VIEW) -> None:
+        check_view(overlay)
+        save_picture(path, example_sheet(self.file, self.examples, overlay))
 
-    def write_folder(self, folder: Path) -> Path:
-        """Write index.html and measure.json. Returns the path of the page."""
+    def write_folder(self, folder: Path, overlay: View = VIEW) -> Path:
+        """Write index.html and measure.json. Returns the path of the page. overlay: the view of maps."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.write_page(folder / "index.html")
+        self.write_page(folder / "index.html", overlay)
         with replacing(folder / "measure.json") as path:
             path.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
         return folder / "index.html"
@@ -156,7 +159,7 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
 def _pictured(example: Example, part: Extent) -> ExamplePicture:
     """An example with its maps on the picture, of which a model takes a part."""
     maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
-    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps)
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, part)
 
 
 def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, open_photograph
-from vision_attn.data.images.squares import encoder_input, read_image, seen_part
+from vision_attn.data.images.squares import encoder_input, read_image, seen_extent, seen_part
 from vision_attn.data.images.upright_rgb import in_rgb
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import reason_of, with_article
 from vision_attn.system.errors import UserError
 
@@ -83,6 +84,14 @@ def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "
 def pictured(image: Picture, fit: Fit) -> Image.Image:
     """The part of an image that an encoder sees, for pictures: see `shown`. Raises UserError for what is no image."""
     return shown(whole(image), fit)
+
+
+def around(image: Picture, fit: Fit) -> tuple[Image.Image, Extent]:
+    """The whole of an image, for pictures, with at most `SIDE` pixels on a side, and the part that an encoder sees.
+    Raises UserError for what is no image."""
+    picture = whole(image)
+    seen = seen_extent(*picture.size, fit)
+    return shown(picture, "whole"), seen
 
 
 def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:

@@ -187,7 +187,9 @@ class Model:
             )
             kind = self.task.fit, self.task.frames
             results = [
-                ResultList(CaptionResult(file, image, caption, *kind, times) for caption in several)
+                ResultList(
+                    CaptionResult(file, image, caption, *kind, times, self.name, self.task.way) for caption in several
+                )
                 for (file, (image, _, times)), several in zip(some, described, strict=True)
             ]
             return [several[0] for several in results] if captions is None else results

@@ -36,9 +36,9 @@ class ResultList(Displayable, list[Result]):
         found = super().__getitem__(which)
         return ResultList(found) if isinstance(which, slice) else found
 
-    def write_page(self, path: Path) -> None:
+    def write_page(self, path: Path, **look: Any) -> None:
         if all(isinstance(item, InteractiveResult) for item in self):
-            (type(self[0]) if self else InteractiveResult).write_together(path, self)
+            (type(self[0]) if self else InteractiveResult).write_together(path, self, **look)
             return
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")
@@ -47,13 +47,13 @@ class ResultList(Displayable, list[Result]):
     def _repr_png_(self) -> bytes | None:
         return super()._repr_png_() if self else None
 
-    def write_picture(self, path: Path) -> None:
+    def write_picture(self, path: Path, **look: Any) -> None:
         if not self:
             raise UserError(f"{path}: there is no result to draw")
         with scratch("pictures") as folder:
             drawn = []
             for number, item in enumerate(self):
-                item.write_picture(folder / f"{number}.png")
+                item.write_picture(folder / f"{number}.png", **look)
                 drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
             save_picture(path, grid(drawn, 1))
 

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -39,6 +40,13 @@ class Describing(Task):
     @property
     def frames(self) -> int:
         return self.encoder.frames
+
+    @property
+    def way(self) -> str:
+        """How maps are made, for people."""
+        mode = f", {self.model.mode}" if self.model.mode else ""
+        paper = next(kind for kind in type(self.model).__mro__ if ".fast." not in kind.__module__)
+        return f"attention of {paper.__name__}{mode}"
 
     @property
     def fit(self) -> Fit:
@@ -85,13 +93,13 @@ class Describing(Task):
         return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
 
     @torch.no_grad()
-    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
+    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
         """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
-        most likely region."""
+        most likely region. look: `overlay` and `scale`, see `viz.attention.attention_sheet`."""
         could = self.model.mode == "expectation" and "mode" in self.model.modes
         with self.model.in_mode("mode") if could else nullcontext():
             described = self.describe(batch.images.to(next(self.parameters()).device))
-        return write_pages(batch, described, self.encoder, folder)
+        return write_pages(batch, described, self.encoder, folder, self.way, **look)
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
         """Captions in each mode of attention at test time, where there are several."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -10,9 +11,10 @@ from vision_attn.contracts import DecodedCaption, Encoder
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
-from vision_attn.data.images.squares import open_seen
+from vision_attn.data.images.squares import seen_extent
 from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
 from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.objects import over_photograph
 from vision_attn.task import Task
 from vision_attn.viz.captions import write_pictures
@@ -22,39 +24,53 @@ PICTURE = 896
 
 
 def write_pages(
-    batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task, folder: Path
+    batch: CaptionBatch,
+    described: Sequence[DecodedCaption],
+    encoder: Encoder | Task,
+    folder: Path,
+    way: str,
+    **look: Any,
 ) -> list[Path]:
-    """Write a sheet for each image and one page of all; see `pictured`."""
-    pictures, described = zip(*pictured(batch, described, encoder), strict=True)
+    """Write a sheet for each image and one page of all; see `pictured`. way: how maps are made. look: `overlay` and
+    `scale`."""
+    pictures, described, seen = zip(*pictured(batch, described, encoder), strict=True)
     kind, names = "film" if encoder.frames > 1 else "image", zip(batch.files, batch.ids, strict=True)
     titles = [Path(str(file)).name if file else f"{kind} {key}" for file, key in names]
-    truth = {"references": batch.references, "boxes": batch.boxes}
-    return write_pictures(titles, pictures, described, folder, frames=encoder.frames, **truth)
+    truth = {"references": batch.references, "boxes": batch.boxes, "seen": seen, "origin": f"Maps: {way}. "}
+    return write_pictures(titles, pictures, described, folder, frames=encoder.frames, **truth, **look)
 
 
 def pictured(
     batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task
-) -> list[tuple[Image.Image, DecodedCaption]]:
-    """The part of each photograph that the encoder sees, or the drawn image, with its caption; see `_over_objects` for
-    annotation vectors that another program computed. encoder: or a task that sees photographs as it has `fit`."""
+) -> list[tuple[Image.Image, DecodedCaption, Extent]]:
+    """Each photograph, or drawn image, with its caption, and the part of it that the encoder sees, in which the maps
+    lie; of a film its frames, as the encoder sees them. See `_over_objects` for annotation vectors that another program
+    computed. encoder: or a task that sees photographs as it has `fit`."""
     vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
     found = []
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
         if given is not None:
             found.append(_over_objects(caption, file, given, encoder))
         elif file is not None and encoder.frames > 1:
-            found.append((strip(open_film(file, encoder.frames), encoder.fit), caption))
+            found.append((strip(open_film(file, encoder.frames), encoder.fit), caption, WHOLE))
         elif file is not None:
-            found.append((open_seen(file, encoder.fit, at_least=PICTURE), caption))
+            found.append(_with_part(file, caption, encoder))
         else:
             drawn = image if image.dim() == 3 else torch.cat([*image], dim=2)  # the frames of a film, side by side
-            found.append((Image.fromarray(drawn.permute(1, 2, 0).cpu().numpy()), caption))
+            found.append((Image.fromarray(drawn.permute(1, 2, 0).cpu().numpy()), caption, WHOLE))
     return found
+
+
+def _with_part(
+    file: Path | Encoded, caption: DecodedCaption, encoder: Encoder | Task
+) -> tuple[Image.Image, DecodedCaption, Extent]:
+    photograph = open_photograph(file, at_least=PICTURE)
+    return photograph, caption, seen_extent(*photograph.size, encoder.fit)
 
 
 def _over_objects(
     described: DecodedCaption, file: Path | Encoded, vectors: Path | Entry, encoder: Encoder
-) -> tuple[Image.Image, DecodedCaption]:
+) -> tuple[Image.Image, DecodedCaption, Extent]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""
     boxes = None
@@ -62,6 +78,8 @@ def _over_objects(
         boxes = read_boxes(vectors, lambda: open_photograph(file).size)
     if boxes is not None:
         alpha = over_photograph(described.seen[:, None], boxes)
-        return open_photograph(file, at_least=PICTURE), described._replace(alpha=alpha, region=None, heads=None)
-    unknown = {"alpha": None, "region": None, "heads": None} if encoder.pads else {}
-    return open_seen(file, encoder.fit, at_least=PICTURE), described._replace(**unknown)
+        described = described._replace(alpha=alpha, region=None, heads=None)
+        return open_photograph(file, at_least=PICTURE), described, WHOLE
+    if encoder.pads:
+        return open_photograph(file, at_least=PICTURE), described._replace(alpha=None, region=None, heads=None), WHOLE
+    return _with_part(file, described, encoder)

@@ -219,10 +219,13 @@ class PretrainedCaptioning(Task):
 
         return evaluated(predictions, standard, {}, folder)
 
-    def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """Write a sheet for each image and one page of all."""
+    way = "attention, the mean of all layers and heads"
+    """How maps are made, for people."""
+
+    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
+        """Write a sheet for each image and one page of all. look: as that of `Describing.show`."""
         described = self.describe(list(_pictures(batch.images)))
-        return write_pages(batch, described, self, folder)
+        return write_pages(batch, described, self, folder, self.way, **look)
 
 
 def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:

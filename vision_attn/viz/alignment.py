@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, middles, nearest
 from vision_attn.system.console import progress
-from vision_attn.viz.attention import weights
 from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.glimpses import write_animation, write_glimpses
+from vision_attn.viz.overlay.scale import weights
 from vision_attn.viz.page import PageItem, write_page
 from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name, save_picture
 from vision_attn.viz.typeface import Typeface

@@ -10,45 +10,21 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from vision_attn.geometry.extents import WHOLE, Extent, cell, positions
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.metrics.function_words import content_marks
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
-from vision_attn.viz.sheet import PANEL, Box, Panel, boxed, fitted, glowing, save_picture, sheet
-
-SPREAD = 0.8
-"""Standard deviation, in regions, of the Gaussian with which each region is drawn."""
+from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
+from vision_attn.viz.sheet import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05
 """A map is nearly uniform if its entropy is within this fraction of the maximum."""
 
+BAR = 160, 10  # pixels of the colours of a scale
 RIM = 2  # width of the white line around the selected region
 TRUE = "objects of which a word is true"
 LEGEND = "Above: the region selected for each word. Below: the map that it was selected from."
-
-
-def light(
-    alpha: Float[Tensor, "T Y X"], height: int, width: int, extent: Extent = WHOLE
-) -> Float[Tensor, "T height width"]:
-    """Upsample the weights of regions to the pixels of a picture, in [0, 1]; each word's brightest pixel is 1.
-
-    Every region is drawn as a Gaussian at its centre. Values are divided by the word's maximum and not shifted to start
-    at 0, so a uniform map lights the whole picture evenly. A map of zeros stays dark. Beyond the extent of the regions
-    the picture is lit as at the nearest one.
-
-    Differs from the paper: its figures enlarge bilinearly, then blur with a Gaussian of 1.25 regions, which blends
-    neighbouring regions. A single Gaussian of `SPREAD` regions separates them, and shows no square edges.
-    """
-    alpha = weights(alpha)
-    down = _spread(alpha.shape[1], height, extent.y0, extent.y1)
-    shone = down @ alpha @ _spread(alpha.shape[2], width, extent.x0, extent.x1).mT
-    return shone / shone.amax((1, 2), keepdim=True).clamp(min=torch.finfo(shone.dtype).tiny)
-
-
-def weights(alpha: Float[Tensor, "T *F Y X"]) -> Float[Tensor, "T *F Y X"]:
-    """Return `alpha` on the CPU in float32, with 0 in place of invalid weights (NaN, infinite, negative)."""
-    alpha = alpha.detach().float().cpu()
-    return torch.where(alpha.isfinite(), alpha, 0).clamp(min=0)
 
 
 def relative_entropy(alpha: Float[Tensor, "T *F Y X"]) -> Float[Tensor, "T"]:
@@ -109,12 +85,16 @@ def attention_sheet(
     extent: Extent = WHOLE,
     panel: int = PANEL,
     truth: str = TRUE,
+    overlay: View = VIEW,
+    scale: Scale = "own",
+    seen: Extent = WHOLE,
 ) -> Image.Image:
-    """Draw the plain picture, then one panel per word: the picture lit by that word's map. Only the plain picture if
-    `alpha` is None.
+    """Draw the plain picture, then one panel per word: the picture with that word's map, in one of the views of
+    `viz.overlay`, and its largest share of the weight. Below them stands the scale. Only the plain picture if `alpha`
+    is None.
 
     Args:
-        picture: what the encoder sees of the image, in its own shape: the centre square if the encoder crops.
+        picture: the image in its own shape.
         words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
         title: a small line on top, such as the name of the file.
         caption: the large line below it; by default the words, joined by spaces.
@@ -125,31 +105,50 @@ def attention_sheet(
         extent: where the regions lie on the picture.
         panel: pixels of a panel's longer side.
         truth: what boxes are, for the remark that explains them.
+        overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
+        seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
 
-    Raises UserError if `words`, `alpha`, `log_prob` and `regions` differ in length, a map has no region, or a region
-    lies outside the grid.
+    Raises UserError for an unknown view or scale, and if `words`, `alpha`, `log_prob` and `regions` differ in length, a
+    map has no region, or a region lies outside the grid.
     """
+    check_view(overlay)
+    check_scale(scale)
     check(words, alpha, log_prob, regions, title or "attention_sheet")
     plain = fitted(picture, panel)
-    panels = [Panel(plain, note="picture")]
-    notes = _notes(words, alpha, log_prob)
-    lights = [] if alpha is None else light(alpha, plain.height, plain.width, extent)
-    for step, (word, note, lit) in enumerate(zip(words, notes, lights, strict=alpha is not None)):
-        pictures = [glowing(plain, lit)]
+    panels = [Panel(outlined(plain, seen), note="picture")]
+    maps = None if alpha is None else shares(alpha)
+    tops = [] if maps is None else ends(maps, scale)
+    for step, (word, note, top) in enumerate(zip(words, _notes(words, maps, log_prob), tops, strict=maps is not None)):
+        pictures = [overlaid(plain, maps[step], overlay, extent=extent, seen=seen, top=top)]
         if regions is not None:
             pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:], extent)))
         above, *below = (boxed(drawn, (boxes or {}).get(shown(word), ())) for drawn in pictures)
         panels.append(Panel(above, shown(word), note, *below))
     caption = (joined(words) or "no words") if caption is None else caption
     boxes = f"boxes: {truth}" if any((boxes or {}).get(shown(word)) for word in words) else ""
-    return sheet(panels, caption=caption, title=title, remark=_remark(words, alpha, log_prob, boxes), legend=LEGEND)
+    remark = _remark(words, alpha, log_prob, boxes)
+    bar = None if maps is None or not len(words) else scale_bar(maps, overlay, scale)
+    return sheet(panels, caption=caption, title=title, remark=remark, legend=LEGEND, bar=bar)
+
+
+def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> Bar:
+    """The scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
+    flat = f"even map: {number(1 / maps[0].numel())}"
+    if overlay == "contours":
+        lines = " and ".join(f"{share:.0%} ({kind})" for share, kind in zip(SHARES, ("thick", "thin"), strict=True))
+        return Bar("", None, f"lines: the smallest areas with {lines} of the weight · {flat}")
+    end = "max, of each word" if scale == "own" else f"{number(max(ends(maps)))}, for all words"
+    return Bar("0", ramp(BAR[0], BAR[1], overlay), f"{end} · shares of the weight in a region · {flat}")
 
 
 def _notes(
-    words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
+    words: Sequence[str], maps: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
-    """The note next to each word: whether its map is nearly even, and its probability."""
-    marks = [""] * len(words) if alpha is None else ["even" if flat else "" for flat in even(alpha).tolist()]
+    """The note next to each word: its largest share and whether its map is nearly even, and its probability."""
+    marks = [""] * len(words)
+    if maps is not None:
+        largest = [f"max {number(share)}" for share in ends(maps)]
+        marks = [f"even, {most}" if flat else most for flat, most in zip(even(maps).tolist(), largest, strict=True)]
     probabilities = [""] * len(words) if log_prob is None else [f"p {math.exp(value):.2f}" for value in log_prob]
     return [" · ".join(filter(None, both)) for both in zip(marks, probabilities, strict=True)]
 
@@ -166,7 +165,7 @@ def _remark(
     found += [boxes] * bool(boxes)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
-        kinds = {"zero, so the picture is dark": zero, "even (no region stands out)": even(alpha)}
+        kinds = {"zero (no weight anywhere)": zero, "even (no region stands out)": even(alpha)}
         found += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
     return " · ".join(found)
 
@@ -203,9 +202,3 @@ def check(
         if not 0 <= region <= last:
             outside = f"region {region} is outside the {grid} grid"
             raise UserError(f"{name}: {outside}; regions count row by row from 0 to {last}")
-
-
-def _spread(regions: int, pixels: int, low: float, high: float) -> Float[Tensor, "pixels regions"]:
-    """Return the weight of each region at each pixel along one axis; each row sums to 1."""
-    place = positions(pixels, regions, low, high)
-    return torch.softmax(-((place[:, None] - torch.arange(regions)) ** 2) / (2 * SPREAD**2), dim=1)

@@ -6,15 +6,17 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from vision_attn.contracts import DecodedCaption
-from vision_attn.geometry.extents import cell
+from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import gaps, joined, shown
-from vision_attn.viz.attention import light, write_sheet
+from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
+from vision_attn.viz.overlay.scale import Scale, ends, shares
+from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, glowing, picture_name, save_animation, save_picture
+from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, picture_name, save_animation, save_picture
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
@@ -32,26 +34,33 @@ def write_pictures(
     references: Sequence[Sequence[str]] | None = None,
     boxes: Sequence[Mapping | None] | None = None,
     frames: int = 1,
+    seen: Sequence[Extent] | None = None,
+    origin: str = "",
+    overlay: View = VIEW,
+    scale: Scale = "own",
 ) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
     first. A caption without maps is shown as text. frames: of films, whose pictures have them side by side; of each
-    also NUMBER-TITLE.gif is written."""
+    also NUMBER-TITLE.gif is written. seen: the part of each picture that the encoder sees, within which its maps lie.
+    origin: which model made the maps, and how, for the page. overlay, scale: see `viz.attention.attention_sheet`."""
     nothing = [None] * len(titles)
     items = []
-    for title, picture, caption, given, box in zip(
-        titles, pictures, described, references or nothing, boxes or nothing, strict=True
+    for title, picture, caption, given, box, part in zip(
+        titles, pictures, described, references or nothing, boxes or nothing, seen or [WHOLE] * len(titles), strict=True
     ):
         found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        items.append(PageItem(title, picture, *found, extent=caption.extent, frames=frames, content=caption.content))
-    paths = [write_page(folder / "index.html", items)]
+        options = {"extent": caption.extent.within(part), "seen": part, "content": caption.content}
+        items.append(PageItem(title, picture, *found, frames=frames, **options))
+    paths = [write_page(folder / "index.html", items, origin=origin, overlay=overlay, scale=scale)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
-        paths += write_item(folder / picture_name(number, item.title), item)
+        paths += write_item(folder / picture_name(number, item.title), item, overlay, scale)
     return paths
 
 
-def write_item(path: Path, item: PageItem) -> list[Path]:
+def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> list[Path]:
     """Write the sheet of one item as a PNG, and of a film also a GIF next to it. Returns the paths."""
     options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "extent": item.extent}
+    options |= {"seen": item.seen, "overlay": overlay, "scale": scale}
     if item.frames == 1 or item.alpha is None:
         options["regions"] = item.regions
         return [write_sheet(path, item.picture, item.words, item.alpha, **options)]
@@ -59,25 +68,27 @@ def write_item(path: Path, item: PageItem) -> list[Path]:
     return [path, write_film(path.with_suffix(".gif"), item.picture, item.words, item.alpha)]
 
 
-def write_caption_animation(path: str | Path, item: PageItem) -> Path:
-    """Write a GIF with a frame for each word: the picture lit by its map, and the caption with the word marked. The
+def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
+    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked. The
     last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
 
-    Raises UserError if there are no words, or no maps.
+    overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
     """
+    check_view(overlay)
     if item.alpha is None or not len(item.words):
         missing = "words" if item.alpha is not None else "maps"
         raise UserError(f"{item.title}: there are no {missing}, so nothing moves: save the picture as .png")
     if item.frames > 1:
         return write_film(path, item.picture, item.words, item.alpha)
-    plain = fitted(item.picture, SIDE)
-    frames = []
-    for step, lit in enumerate(light(item.alpha, plain.height, plain.width, item.extent)):
-        picture = glowing(plain, lit)
+    plain, maps, frames = fitted(item.picture, SIDE), shares(item.alpha), []
+    for step, top in enumerate(ends(maps, scale)):
+        picture = overlaid(plain, maps[step], overlay, extent=item.extent, seen=item.seen, top=top)
         if item.regions is not None:
             picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
         frames.append(_told(picture, item.words, step))
-    return save_animation(path, [*frames, _told(plain, item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME])
+    return save_animation(
+        path, [*frames, _told(outlined(plain, item.seen), item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME]
+    )
 
 
 def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Image.Image:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.written import joined, shown
-from vision_attn.viz.attention import light, weights
+from vision_attn.viz.attention import scale_bar
 from vision_attn.viz.canvases import write_frames
-from vision_attn.viz.sheet import DARK, MARGIN, VEIL, Box, boxed, fitted, glowing
+from vision_attn.viz.overlay.scale import Scale, check_scale, ends, number, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
+from vision_attn.viz.sheet import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
 from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150
@@ -55,17 +57,6 @@ def over_time(alpha: Float[Tensor, "T F Y X"]) -> Float[Tensor, "T F"]:
     return weights(alpha).sum(dim=(2, 3))
 
 
-def lights(
-    alpha: Float[Tensor, "T F Y X"], height: int, width: int, extent: Extent = WHOLE
-) -> Float[Tensor, "T F height width"]:
-    """`viz.attention.light` of each frame, relative to the brightest frame of its word."""
-    kept = weights(alpha.flatten(0, 1))
-    lit = light(kept, height, width, extent).unflatten(0, alpha.shape[:2])
-    peaks = kept.flatten(1).amax(dim=1).view(alpha.shape[:2])
-    relative = peaks / peaks.amax(dim=1, keepdim=True).clamp(min=torch.finfo(peaks.dtype).tiny)
-    return lit * relative[..., None, None]
-
-
 def film_sheet(
     strip: Image.Image,
     words: Sequence[str],
@@ -75,12 +66,18 @@ def film_sheet(
     boxes: Mapping[str, Sequence[Box]] | None = None,
     log_prob: Sequence[float | int] | Float[Tensor, "T"] | None = None,
     extent: Extent = WHOLE,
+    overlay: View = VIEW,
+    scale: Scale = "own",
+    seen: Extent = WHOLE,
 ) -> Image.Image:
-    """Draw the frames, then a row for each word: the frames lit by its map, relative to its brightest frame.
+    """Draw the frames, then a row for each word: the frames with its map, on one scale.
 
     strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of.
-    log_prob: of each word, in nats. extent: where the regions lie on a frame.
+    log_prob: of each word, in nats. extent: where the regions lie on a frame. overlay, scale, seen (of a frame): see
+    `viz.attention.attention_sheet`.
     """
+    check_view(overlay)
+    check_scale(scale)
     film = [fitted(frame, FRAME) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size
     labels = [str(number) for number in range(1, len(film) + 1)]
@@ -93,27 +90,37 @@ def film_sheet(
     lines = type_.wrapped(joined(words) or "no words", 26, inner)
     head = MARGIN + (26 if title else 0) + 36 * len(lines) + 30
     rows = len(words) + 1
-    page = Image.new("RGB", (inner + 2 * MARGIN, head + rows * (height + GAP) + MARGIN), DARK.paper)
+    maps = shares(alpha)
+    bar = scale_bar(maps, overlay, scale) if len(words) else None
+    below = [] if bar is None else bar_lines(bar, type_, inner)
+    body = head + rows * (height + GAP)
+    page = Image.new("RGB", (inner + 2 * MARGIN, body + BAR_LINE * len(below) + MARGIN), DARK.paper)
+    if bar is not None:
+        draw_bar(page, bar, below, body, type_, DARK)
     draw = ImageDraw.Draw(page)
     draw.text((MARGIN, MARGIN + 13), type_.shortened(title, 15, inner), DARK.quiet, type_.font(15), "ls")
     for line, text in enumerate(lines):
         draw.text((MARGIN, MARGIN + (26 if title else 0) + 36 * line + 26), text, DARK.ink, type_.font(26), "ls")
-    lit = lights(alpha, height, width, extent)
-    veil = VEIL if alpha.shape[2:].numel() > 1 else 0.0  # a whole frame needs none to be told apart
+    tops, largest = ends(maps, scale), ends(maps)
     for row in range(rows):
         top = head + row * (height + GAP)
         told = "frames" if row == 0 else shown(words[row - 1])
-        note = "" if row == 0 or log_prob is None else f"p {math.exp(log_prob[row - 1]):.2f}"
+        note = "" if row == 0 else f"max {number(largest[row - 1])}"
+        note += "" if row == 0 or log_prob is None else f" · p {math.exp(log_prob[row - 1]):.2f}"
+        drawn = [outlined(frame, seen) for frame in film]
+        if row:
+            options = {"extent": extent, "seen": seen, "top": tops[row - 1]}
+            drawn = film_overlaid(film, maps[row - 1], overlay, **options)
         colour = DARK.ink if row else DARK.quiet
         draw.text((MARGIN, top + height // 2), type_.shortened(told, 19, LABEL - 12), colour, type_.font(19), "ls")
         draw.text((MARGIN, top + height // 2 + 20), note, DARK.quiet, type_.font(13), "ls")
-        for number, frame in enumerate(film):
-            left = MARGIN + LABEL + number * (width + GAP)
+        for place, frame in enumerate(drawn):
+            left = MARGIN + LABEL + place * (width + GAP)
             if row == 0:
-                draw.text((left, top - 6), type_.shortened(labels[number], 13, width), DARK.quiet, type_.font(13), "ls")
+                draw.text((left, top - 6), type_.shortened(labels[place], 13, width), DARK.quiet, type_.font(13), "ls")
             else:
-                here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == number]
-                frame = boxed(glowing(frame, lit[row - 1, number], veil), here)
+                here = [box[:4] for box in (boxes or {}).get(told, ()) if int(box[4]) == place]
+                frame = boxed(frame, here)
             page.paste(frame, (left, top))
             draw.rectangle((left - 1, top - 1, left + width, top + height), outline=EDGE)
     return page
@@ -140,7 +147,7 @@ def write_film(
     below = MARGIN + height + TIMELINE + 16
     page = Image.new("RGB", (inner + 2 * MARGIN, below + 30 * (line + 1) + MARGIN), DARK.paper)
     played = []
-    for number, frame in enumerate(film):
+    for place, frame in enumerate(film):
         drawn = page.copy()
         draw = ImageDraw.Draw(drawn)
         left = MARGIN + (inner - width) // 2
@@ -148,8 +155,8 @@ def write_film(
         for other in range(len(film)):
             edges = (left + other * width / len(film), left + (other + 1) * width / len(film) - 3)
             top = MARGIN + height + 8
-            draw.rectangle((edges[0], top, edges[1], top + 4), fill=DARK.accent if other == number else EDGE)
-        for word, share, (across, down) in zip(map(shown, words), shares[:, number].tolist(), places, strict=True):
+            draw.rectangle((edges[0], top, edges[1], top + 4), fill=DARK.accent if other == place else EDGE)
+        for word, share, (across, down) in zip(map(shown, words), shares[:, place].tolist(), places, strict=True):
             at = (MARGIN + across, below + 30 * down + 22)
             draw.text(at, word, _between("#3c414b", "#ffffff", share), type_.font(20), "ls")
         played.append(drawn)

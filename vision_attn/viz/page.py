@@ -14,10 +14,13 @@ from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell, centres
 from vision_attn.system.written import gaps, joined, shown
-from vision_attn.viz.attention import SPREAD, check, even, sharpest_word, weights
+from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.films import on_strip, times_of
 from vision_attn.viz.html import data_url, write_html
-from vision_attn.viz.sheet import DIM, PALE, VEIL, Box, fitted
+from vision_attn.viz.overlay.pages import NAMES, constants
+from vision_attn.viz.overlay.scale import Scale, check_scale, shares, weights
+from vision_attn.viz.overlay.views import VIEW, View, check_view
+from vision_attn.viz.sheet import Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
@@ -25,10 +28,16 @@ DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged w
 
 Unit = Literal["word", "character", "hop", "map"]
 """What a page calls each part of the model's output."""
+KEYS = " The key v changes the view, s the scale, which says what share of the weight lies in a region."
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
-    "Press a picture to see it without light."
-)
+    "Press a picture to see it plain."
+) + KEYS
+P = {
+    "word": " p is the probability that the model gave a word, after those before it.",
+    "character": " p is the probability that the model gave a character.",
+}
+"""What p is: of others, the callers' guides say it."""
 BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
@@ -37,6 +46,7 @@ BOXES = {
 }
 ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
+PART = " An outline marks the part of a photograph that the model saw."
 REFERENCES = {"word": "Reference captions", "character": "What is written"}
 NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
@@ -46,7 +56,7 @@ class PageItem(NamedTuple):
 
     title: str
     picture: Image.Image
-    """What the encoder sees of the image, in its own shape: the centre square if the encoder crops."""
+    """The image in its own shape."""
     words: Sequence[str]
     alpha: Float[Tensor, "T *F Y X"] | None = None
     """The weight of each of Y x X regions at each of the T words, of each of F frames of a film; None if the captioner
@@ -76,6 +86,8 @@ class PageItem(NamedTuple):
     """The word whose map is shown first, counted from 0; by default the `sharpest_word`."""
     answers: Sequence[tuple[str, float]] = ()
     """The likeliest answers with their probabilities, best first, to be listed below the words."""
+    seen: Extent = WHOLE
+    """The part of the picture, or of each frame, that the encoder sees: marked if it is not the whole."""
 
 
 def write_page(
@@ -85,34 +97,41 @@ def write_page(
     title: str = "Where each word looked",
     guide: str | None = None,
     unit: Unit = "word",
+    origin: str = "",
+    overlay: View = VIEW,
+    scale: Scale = "own",
 ) -> Path:
     """Write an HTML page on which pointing at a word, tapping it or selecting it by keyboard shows its map. At rest, a
     caption shows the map of its `sharpest_word`.
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
-    sliders for the layer and the head. `guide` replaces the line below the title. With "character" as `unit`, words are
-    characters, and the n-th "7" has the n-th box of "7".
+    sliders for the layer and the head. `guide` replaces the line below the title; `origin` stands before it, and says
+    which model made the maps, and how. `overlay` and `scale` are those at the beginning; the reader may change them:
+    see `viz.overlay`. With "character" as `unit`, words are characters, and the n-th "7" has the n-th box of "7".
 
-    Raises UserError, before anything is written, if an item's words, maps, log-probabilities and regions differ in
-    length, or a region lies outside its grid.
+    Raises UserError, before anything is written, for an unknown view or scale, and if an item's words, maps,
+    log-probabilities and regions differ in length, or a region lies outside its grid.
     """
+    check_view(overlay)
+    check_scale(scale)
     for item in items:
         check(item.words, item.alpha, item.log_prob, item.regions, item.title)
+    mapped, cut = any(item.alpha is not None for item in items), any(item.seen != WHOLE for item in items)
     return write_html(
         path,
         "page.html",
         title=title,
-        guide=guide or _guide(items, unit),
+        guide=(origin if mapped else "") + (guide or _guide(items, unit)) + (PART if cut else ""),
         figures=(_figure(item, unit) for item in items),
         references=REFERENCES.get(unit, REFERENCES["word"]),
         layout="strips" if all(_wide(item.picture) for item in items) else LAYOUTS.get(len(items), "many"),
         unit=unit,
         hard=any(item.regions is not None for item in items),
-        spread=SPREAD,
-        veil=VEIL,
-        dim=DIM,
-        pale=PALE,
+        views=NAMES if mapped else {},
+        overlay=overlay,
+        scale=scale,
+        **constants(),
     )
 
 
@@ -126,7 +145,8 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
         return NO_MAPS
     films = any(item.frames > 1 for item in items)
     boxes = (ACTORS if films else BOXES[unit]) if any(item.boxes for item in items) else ""
-    return GUIDE.format(unit) + boxes + (FILMS if films else "")
+    told = P.get(unit, "") if any(item.log_prob is not None for item in items) else ""
+    return GUIDE.format(unit) + told + boxes + (FILMS if films else "")
 
 
 class _Word(NamedTuple):
@@ -141,6 +161,10 @@ class _Word(NamedTuple):
     """`_heads` of all layers, in base64; empty without layers."""
     told: str
     boxes: str
+    most: str
+    """The largest share of a region in the map."""
+    mosts: str
+    """The same of each mean and head of `layers`, separated by spaces."""
 
 
 class _Dials(NamedTuple):
@@ -165,6 +189,10 @@ class _Figure(NamedTuple):
     rows: int
     columns: int
     extent: str
+    seen: str
+    """The edges of the part that the encoder saw; empty for the whole."""
+    around: str
+    """The distance of this part from the edges of the picture, as CSS."""
     times: list[str]
     words: list[_Word]
     plain: str
@@ -187,7 +215,9 @@ def _figure(item: PageItem, unit: Unit) -> _Figure:
         rest=None if at_rest is None else at_rest + 1,
         rows=rows,
         columns=columns,
-        extent=_edges(item.extent),
+        extent=edges_of(item.extent.seen_from(item.seen)),
+        seen=edges_of(item.seen) if item.seen != WHOLE else "",
+        around=around(item.seen),
         times=times_of(item.picture) if item.frames > 1 else [],
         words=list(_words(item, between, unit)) if mapped else [],
         plain="".join(shown(word) + gap for word, gap in zip(item.words, between, strict=False)).rstrip(),
@@ -199,7 +229,7 @@ def _dials(item: PageItem) -> _Dials | None:
     if item.layers is None or not len(item.words):
         return None
     heads, rows, columns = ([layer.shape[axis] for layer in _layers(item.layers)] for axis in (1, 2, 3))
-    return _Dials(heads, rows, columns, _edges(item.layers_extent))
+    return _Dials(heads, rows, columns, edges_of(item.layers_extent.seen_from(item.seen)))
 
 
 def _layers(
@@ -208,9 +238,14 @@ def _layers(
     return layers.unbind(1) if isinstance(layers, Tensor) else layers
 
 
-def _heads(maps: Float[Tensor, "K Y X"]) -> bytes:
-    """A layer's mean and heads; see `_bytes`."""
-    return _bytes(weights(torch.cat([maps.mean(dim=0, keepdim=True), maps])).flatten(1))
+def _heads(maps: Float[Tensor, "K Y X"]) -> Float[Tensor, "K_1 L"]:
+    """A layer's mean and heads."""
+    return weights(torch.cat([maps.mean(dim=0, keepdim=True), maps])).flatten(1)
+
+
+def map_of(alpha: Float[Tensor, "*any"]) -> str:
+    """A map as pages hold it: `_bytes` in base64."""
+    return _encoded(_bytes(weights(alpha.flatten()[None])))
 
 
 def _bytes(maps: Float[Tensor, "N L"]) -> bytes:
@@ -228,7 +263,7 @@ def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word
     times = times_of(item.picture)
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
-        heads = b"" if layers is None else b"".join(_heads(layer[step]) for layer in layers)
+        heads = [] if layers is None else [_heads(layer[step]) for layer in layers]
         told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent, times)}"
         boxes = list((item.boxes or {}).get(shown(word), ()))
         if item.frames > 1:
@@ -244,8 +279,14 @@ def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word
             boxes.append(on_strip((*square, frame), item.frames) if item.frames > 1 else square)
         if item.log_prob is not None:
             told += f" · p {math.exp(item.log_prob[step]):.2f}"
-        map_ = _encoded(_bytes(alpha[step].flatten()[None]))
-        yield _Word(shown(word), between[step], map_, _encoded(heads), told, _boxes(boxes))
+        map_, kept = map_of(alpha[step]), _encoded(b"".join(map(_bytes, heads)))
+        mosts = " ".join(_most(head) for several in heads for head in several)
+        yield _Word(shown(word), between[step], map_, kept, told, _boxes(boxes), _most(alpha[step]), mosts)
+
+
+def _most(alpha: Float[Tensor, "*any"]) -> str:
+    """The largest share of a map."""
+    return f"{float(shares(alpha.flatten()[None]).amax()):.4g}"
 
 
 def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str]) -> str:
@@ -283,9 +324,14 @@ def _boxes(boxes: Sequence[Box]) -> str:
     return ";".join(" ".join(f"{edge:.2f}" for edge in four) for four in edges)
 
 
-def _edges(extent: Extent) -> str:
+def edges_of(extent: Extent) -> str:
     """Format an extent as left, top, right and bottom in shares of the picture."""
     return " ".join(f"{(edge + 1) / 2:.4f}" for edge in extent)
+
+
+def around(seen: Extent) -> str:
+    """Format the distances of a part from the top, right, bottom and left of the picture, in percent."""
+    return " ".join(f"{50 * share:.2f}%" for share in (seen.y0 + 1, 1 - seen.x1, 1 - seen.y1, seen.x0 + 1))
 
 
 def _source(picture: Image.Image, drawn: bool, frames: int) -> str:

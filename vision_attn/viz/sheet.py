@@ -18,10 +18,11 @@ GAP = 16
 SEAM = 4  # gap between the two pictures of one word
 MARGIN = 32
 TITLE = 32  # height of the line above a panel
+BAR_LINE = 20  # height of a line of the scale below all panels
 
-DIM = 0.3  # brightness and
+DIM = 0.6  # brightness and
 PALE = 0.5  # colour saturation of the picture where there is no light
-VEIL = 0.3  # white blended in at full light
+VEIL = 0.4  # white blended in at full light; 1 - DIM, so that light changes black and white pixels by the same amount
 
 Box = Sequence[float | int] | Float[Tensor, "4"]
 """(x0, y0, x1, y1) in [-1, 1] over the picture."""
@@ -37,6 +38,14 @@ class Palette(NamedTuple):
 
 
 DARK = Palette()
+
+
+class Bar(NamedTuple):
+    """The scale below the panels of a sheet: its colours between what stands before and after them."""
+
+    before: str
+    colours: Image.Image | None
+    after: str
 
 
 class Panel(NamedTuple):
@@ -126,12 +135,14 @@ def sheet(
     title: str = "",
     remark: str = "",
     legend: str = "",
+    bar: Bar | None = None,
     palette: Palette = DARK,
 ) -> Image.Image:
     """Arrange panels in reading order under `title` (small) and `caption` (large). All have the size of the first.
 
     `remark` follows the title, which is cut if there is no room for both. If words have two pictures each, `legend` is
-    written in the empty space below the first panel, if it fits. A right-to-left caption is laid out right to left.
+    written in the empty space below the first panel, if it fits. `bar` stands below all panels. A
+    right-to-left caption is laid out right to left.
     """
     width, height = panels[0].picture.size
     tall = 2 * height + SEAM if any(panel.below for panel in panels) else height
@@ -143,7 +154,10 @@ def sheet(
     lines = type_.wrapped(caption, 30, inner)
     head = (28 if title else 0) + 40 * len(lines) + (16 if title or lines else 0)
     rows = math.ceil(len(panels) / columns)
-    page = Image.new("RGB", (inner + 2 * MARGIN, head + rows * (TITLE + tall + GAP) - GAP + 2 * MARGIN), palette.paper)
+    body = head + rows * (TITLE + tall + GAP) - GAP
+    below = [] if bar is None else bar_lines(bar, type_, inner)
+    foot = BAR_LINE * len(below) + 8 if below else 0
+    page = Image.new("RGB", (inner + 2 * MARGIN, body + foot + 2 * MARGIN), palette.paper)
     draw = ImageDraw.Draw(page)
     backwards = right_to_left(caption)
     start, anchor = (MARGIN + inner, "rs") if backwards else (MARGIN, "ls")  # text baseline at y
@@ -163,7 +177,29 @@ def sheet(
     for line, text in enumerate(told if 20 * len(told) + 8 <= tall - height else ()):
         y = MARGIN + head + TITLE + height + 24 + 20 * line
         draw.text((start, y), text, palette.quiet, type_.font(13), anchor)
+    if bar is not None:
+        draw_bar(page, bar, below, MARGIN + body + 8, type_, palette)
     return page
+
+
+def bar_lines(bar: Bar, type_: Typeface, inner: int) -> list[str]:
+    """The lines of what stands after the colours."""
+    return type_.wrapped(bar.after, 13, inner - _bar_start(bar, type_))
+
+
+def _bar_start(bar: Bar, type_: Typeface) -> int:
+    """Where the text after the colours begins."""
+    return 0 if bar.colours is None else math.ceil(type_.width(bar.before, 13)) + bar.colours.width + 16
+
+
+def draw_bar(page: Image.Image, bar: Bar, lines: Sequence[str], top: int, type_: Typeface, palette: Palette) -> None:
+    draw = ImageDraw.Draw(page)
+    if bar.colours is not None:
+        draw.text((MARGIN, top + 15), bar.before, palette.quiet, type_.font(13), "ls")
+        page.paste(bar.colours, (MARGIN + math.ceil(type_.width(bar.before, 13)) + 8, top + 5))
+    for line, text in enumerate(lines):
+        place = (MARGIN + _bar_start(bar, type_), top + 15 + BAR_LINE * line)
+        draw.text(place, text, palette.quiet, type_.font(13), "ls")
 
 
 def _columns(panels: int, tall: float) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
+from vision_attn.geometry.extents import Extent
 from vision_attn.system.machine import cores
 
 Item = TypeVar("Item")
@@ -52,6 +53,12 @@ def seen_part(photograph: Image.Image, fit: Fit) -> Image.Image:
 def seen_box(width: int, height: int, fit: Fit) -> tuple[float, float, float, float]:
     """Return the box (left, top, right, bottom) of the part of an image that an encoder sees, in pixels."""
     return centre_square(width, height) if fit == "centre" else (0.0, 0.0, float(width), float(height))
+
+
+def seen_extent(width: int, height: int, fit: Fit) -> Extent:
+    """The same in coordinates in [-1, 1] over the image."""
+    left, top, right, bottom = seen_box(width, height, fit)
+    return Extent(2 * left / width - 1, 2 * top / height - 1, 2 * right / width - 1, 2 * bottom / height - 1)
 
 
 def centre_square(width: int, height: int) -> tuple[float, float, float, float]:

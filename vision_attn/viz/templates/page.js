@@ -1,43 +1,7 @@
 "use strict";
-const { spread, veil } = document.querySelector("main").dataset;
+{% include "overlay.js" %}
+
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
-const FINE = 112;  // places per axis for which the light is worked out; the canvas smooths between them
-const WIDE = 6;  // times as many along the frames of a film
-
-/* How much of each region's light, along one axis, reaches each place: rows of a Gaussian that sum to 1. The regions
-   lie from `low` to `high`, in shares of the picture, or of each of several frames side by side. */
-function reach(regions, low, high, frames = 1) {
-  return Array.from({ length: FINE * (frames > 1 ? WIDE : 1) }, (_, place, fine = FINE * (frames > 1 ? WIDE : 1)) => {
-    const at = ((place + .5) / fine * frames % 1 - low) * regions / (high - low) - .5;
-    const row = Array.from({ length: regions }, (_, region) => Math.exp(-((at - region) ** 2) / (2 * spread ** 2)));
-    const sum = row.reduce((a, b) => a + b);
-    return row.map(value => value / sum);
-  });
-}
-
-/* A map of one byte per region, the one that begins at this byte of many, as light in [0, 1] on FINE rows of places. */
-function light(maps, start, rows, columns, extent, frames = 1) {
-  const text = atob(maps).slice(start, start + frames * rows * columns);
-  const bytes = Uint8Array.from(text, letter => letter.charCodeAt(0));
-  const [left, top, right, bottom] = extent.split(" ").map(Number);
-  const down = reach(rows, top, bottom), across = reach(columns, left, right, frames), fine = across.length;
-  const out = new Float32Array(FINE * fine);
-  let most = 1e-9;
-  for (let y = 0; y < FINE; y++) {
-    const line = new Float32Array(frames * columns);
-    for (let f = 0; f < frames; f++)
-      for (let r = 0; r < rows; r++)
-        for (let c = 0; c < columns; c++) line[f * columns + c] += down[y][r] * bytes[(f * rows + r) * columns + c];
-    for (let x = 0; x < fine; x++) {
-      const first = Math.floor(x / fine * frames) * columns;
-      let sum = 0;
-      for (let c = 0; c < columns; c++) sum += across[x][c] * line[first + c];
-      out[y * fine + x] = sum;
-      most = Math.max(most, sum);
-    }
-  }
-  return out.map(value => value / most);
-}
 
 class Look {
   constructor(figure) {
@@ -49,7 +13,8 @@ class Look {
     this.told = figure.querySelector(".told");
     this.words = [...figure.querySelectorAll(".word")];
     this.button = figure.querySelector("button");
-    this.lights = new Map();
+    this.scale = figure.querySelector(".scale");
+    this.maps = new Map();
     this.pinned = this.shown = this.playing = this.rest = null;
     this.words.forEach((word, turn) => {
       word.addEventListener("pointerenter", event => event.pointerType === "mouse" && this.point(word));
@@ -69,13 +34,15 @@ class Look {
     this.dials?.addEventListener("pointerdown", () => this.pin(this.pinned ?? this.shown ?? this.words[0]));
   }
 
-  /* Of each layer the number of heads, the size of its maps, and where its mean and heads begin. */
+  /* Of each layer the number of heads, the size of its maps, and where its mean and heads begin: the first byte, and the
+     first map. */
   static layers({ heads, rows, columns, extent }) {
     const [downs, acrosses] = [rows, columns].map(text => text.split(" ").map(Number));
-    let start = 0;
+    let start = 0, first = 0;
     return heads.split(" ").map((number, layer) => {
-      const one = { heads: +number, rows: downs[layer], columns: acrosses[layer], extent, start };
+      const one = { heads: +number, rows: downs[layer], columns: acrosses[layer], extent, start, first };
       start += (one.heads + 1) * one.rows * one.columns;
+      first += one.heads + 1;
       return one;
     });
   }
@@ -149,6 +116,30 @@ class Look {
     if (word) this.glide(word);
   }
 
+  /* The largest share of a region in the map of a word. */
+  most(word) {
+    const [layer, head] = this.at;
+    return +(layer ? word.dataset.mosts.split(" ")[this.layers[layer - 1].first + head] : word.dataset.most);
+  }
+
+  /* Where the scale ends: at the largest share of this word, or of all words. */
+  top(word) { return Math.max(...(chosen.scale === "one" ? this.words : [word]).map(each => this.most(each))); }
+
+  /* The numbers of the scale, and on it the share of an even map. */
+  measure(word) {
+    if (!this.scale) return;
+    const { rows, columns, frames = 1 } = this.at[0] ? this.layers[this.at[0] - 1] : this.view.dataset;
+    const short = value => value ? String(+value.toPrecision(2)) : "0";
+    const most = this.most(word), top = this.top(word), even = 1 / (rows * columns * frames);
+    this.scale.querySelector(".top").textContent = short(top);
+    this.scale.querySelector(".most").style.left = `${top ? 100 * most / top : 0}%`;
+    this.scale.querySelector(".even").style.left = `${top ? Math.min(100, 100 * even / top) : 100}%`;
+    this.scale.querySelector(".facts").textContent = `largest ${short(most)} · even map ${short(even)}`;
+  }
+
+  /* Draw again, after the view or the scale has changed. */
+  redraw() { if (this.shown) this.glide(this.shown, true); }
+
   /* The line below a film: how much of the map lies in each frame, and in which ones a box is. */
   clock(word) {
     if (!this.time.length) return;
@@ -162,19 +153,24 @@ class Look {
     });
   }
 
-  /* Let the light move over from where it is, unless motion is unwanted or there was none. */
-  glide(word) {
+  /* Let the map move over from where it is, unless motion is unwanted or there was none. */
+  glide(word, at_once = false) {
     const [layer, head] = this.at, key = `${this.words.indexOf(word)}/${layer && [layer, head]}`;
-    if (!this.lights.has(key)) {
+    if (!this.maps.has(key)) {
       const { rows, columns, extent, frames = 1, start = 0 } = layer ? this.layers[layer - 1] : this.view.dataset;
       const begin = start + head * rows * columns * (layer > 0);
-      this.lights.set(key, light(word.dataset[layer ? "layers" : "map"], begin, +rows, +columns, extent, +frames));
+      this.maps.set(key, mapOf(word.dataset[layer ? "layers" : "map"], begin, +rows, +columns, extent, +frames));
     }
-    const from = this.now, to = this.lights.get(key), begun = performance.now();
+    this.measure(word);
+    const to = this.maps.get(key), share = this.top(word) ? this.most(word) / this.top(word) : 0;
+    const from = this.now?.values.length === to.values.length ? this.now : null, begun = performance.now();
+    const still = at_once || !from || !["light", "color"].includes(chosen.view) || stillness.matches || !document.body.matches(".moving");
+    const mix = (old, young, part) => old + (young - old) * part;
     const frame = time => {
       if (word !== this.shown || to !== this.going) return;
-      const part = from && !stillness.matches && document.body.matches(".moving") ? Math.min(Math.max((time - begun) / 180, 0), 1) : 1;
-      this.now = part === 1 ? to : to.map((value, place) => from[place] + (value - from[place]) * part);
+      const part = still ? 1 : Math.min(Math.max((time - begun) / 180, 0), 1);
+      this.now = part === 1 ? { ...to, share } : {
+        ...to, share: mix(from.share, share, part), values: to.values.map((value, place) => mix(from.values[place], value, part)) };
       this.paint();
       if (part < 1) requestAnimationFrame(frame);
     };
@@ -182,31 +178,11 @@ class Look {
     frame(begun);
   }
 
-  /* The picture under a white veil, kept where the light falls; the darkened picture is the image below. */
+  /* Draw the map over the picture. */
   paint() {
     if (!this.photo.complete) return void this.photo.decode().then(() => this.paint(), () => {});
-    if (!this.canvas) {
-      this.canvas = document.createElement("canvas");
-      this.canvas.width = Math.max(this.photo.naturalWidth, 448);
-      this.canvas.height = Math.round(this.canvas.width * this.photo.naturalHeight / this.photo.naturalWidth);
-      this.photo.after(this.canvas);
-      this.mask = Object.assign(document.createElement("canvas"), { width: this.now.length / FINE, height: FINE });
-    }
-    const ink = this.mask.getContext("2d"), points = ink.createImageData(this.mask.width, FINE);
-    this.now.forEach((value, place) => { points.data[4 * place + 3] = Math.round(255 * value); });
-    ink.putImageData(points, 0, 0);
-    const { width, height } = this.canvas, brush = this.canvas.getContext("2d");
-    brush.globalCompositeOperation = "copy";
-    brush.imageSmoothingEnabled = !this.figure.classList.contains("drawn");
-    brush.drawImage(this.photo, 0, 0, width, height);
-    brush.globalCompositeOperation = "source-atop";
-    const { rows, columns } = this.view.dataset;
-    brush.fillStyle = `rgb(255 255 255 / ${rows * columns > 1 ? veil : 0})`;  // a whole frame needs no veil to be told apart
-    brush.fillRect(0, 0, width, height);
-    brush.globalCompositeOperation = "destination-in";
-    brush.imageSmoothingEnabled = true;
-    brush.imageSmoothingQuality = "high";
-    brush.drawImage(this.mask, 0, 0, width, height);
+    this.canvas ??= canvasOver(this.view, this.photo);
+    overlay(this.canvas, chosen.view, this.now, this.now.share);
   }
 }
 
@@ -218,9 +194,10 @@ const near = new IntersectionObserver(entries => entries.forEach(({ isIntersecti
   looks.get(target).settle();  // not before: a page may have thousands of pictures, each with a canvas
 }), { rootMargin: "100%" });
 looks.forEach((look, figure) => near.observe(figure));
+changed.push(() => looks.forEach(look => look.redraw()));
 
 document.addEventListener("pointerdown", event => {  // a tap elsewhere returns to the word at rest
-  if (!event.target.closest(".word, button, .dials")) rest();
+  if (!event.target.closest(".word, button, .dials, .tools")) rest();
 });
 document.addEventListener("keydown", event => event.key === "Escape" && rest());
 

@@ -1,0 +1,1 @@
+"""Maps over pictures: their views and their scales."""

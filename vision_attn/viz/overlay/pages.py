@@ -1,0 +1,27 @@
+"""What pages need to draw the views of maps by `templates/overlay.js` as `views.py` draws them in pictures."""
+
+from typing import Any
+
+import torch
+from PIL import ImageColor
+
+from vision_attn.viz.overlay.scale import SHARES
+from vision_attn.viz.overlay.views import LINE, OPACITY, OUTSIDE, RAMP, View
+from vision_attn.viz.sheet import DIM, PALE, VEIL
+
+NAMES: dict[View, str] = {"light": "light", "color": "colour", "contours": "contours", "cells": "cells"}
+"""For people."""
+
+
+def gradient() -> str:
+    """The colours of a scale as CSS, for a grey ground: see `views.ramp`."""
+    stops = zip(map(ImageColor.getrgb, RAMP), torch.linspace(0, OPACITY, len(RAMP)).tolist(), strict=True)
+    return f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b} / {share:.2f})' for (r, g, b), share in stops)})"
+
+
+def constants() -> dict[str, Any]:
+    """What `templates/overlay.js` and the styles of pages need to draw the same views."""
+    return {
+        "ramp": RAMP, "gradient": gradient(), "line": LINE, "opacity": OPACITY, "held": SHARES, "outside": OUTSIDE,
+        "veil": VEIL, "dim": DIM, "pale": PALE,
+    }  # fmt: skip
