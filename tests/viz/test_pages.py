@@ -234,7 +234,8 @@ addEventListener("unhandledrejection", event => problems.push(String(event.reaso
 for (const kind of ["error", "warn"]) console[kind] = (...parts) => problems.push(parts.join(" "));
 """
 REACHABLE = """[...document.querySelectorAll("a[href], button, summary, input, [tabindex='0']")].filter(one =>
-  !one.disabled && one.checkVisibility() && !(one.type == "radio" && !one.checked))"""
+  !one.disabled && one.checkVisibility() && (one.type != "radio" || one.checked))"""
+"""Of radio buttons the tab key reaches the one that is chosen, and arrow keys the others."""
 FOCUSED = """(() => {
   const one = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(one);
   if (one == document.body) return;

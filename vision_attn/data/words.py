@@ -1,8 +1,8 @@
-"""How captions become words: at spaces, in lower case or not, as they are written, by character, by a language's segmenter, or as byte-pair
-pieces.
+"""How captions become words: at spaces, in lower case or not, as they are written, by character, by a language's
+segmenter, or as byte-pair pieces.
 
-Every kind but `raw` splits the same text: in lower case (but for `cased`), in Unicode's compatibility form (NFKC), without punctuation;
-accents are kept. `system.written.joined` makes a caption of the words again.
+Every kind but `raw` splits the same text: in Unicode's compatibility form (NFKC), without punctuation, and in lower
+case but for `cased`; accents are kept. `system.written.joined` makes a caption of the words again.
 """
 
 import json
