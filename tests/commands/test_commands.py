@@ -73,7 +73,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
 
 
 def test_version_and_unknown_verbs(capsys: pytest.CaptureFixture) -> None:
-    for argv, code in ((["--version"], 0), (["--help"], 0), (["trian"], 2), ([], 2)):
+    for argv, code in ((["--version"], 0), (["--help"], 0), (["trian"], 2)):
         with pytest.raises(SystemExit) as left:
             main(argv)
         assert left.value.code == code
@@ -81,6 +81,12 @@ def test_version_and_unknown_verbs(capsys: pytest.CaptureFixture) -> None:
     assert captured.out.startswith(f"vision-attn {__version__}\n")
     assert all(f"\n    {verb}" in captured.out for verb in VERBS)
     assert "trian" in captured.err
+
+
+def test_without_a_verb_all_are_listed(capsys: pytest.CaptureFixture) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and all(f"\n    {verb}" in shown.err for verb in VERBS)
 
 
 def test_a_new_file_is_a_new_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

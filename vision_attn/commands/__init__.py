@@ -61,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
         parser, verbs = parser_of(chosen)
+        if not argv:
+            parser.print_help(sys.stderr)
+            return 2
         if chosen and chosen not in verbs:
             parser.error(f"there is no verb {chosen}{suggest(chosen, verbs)}")
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
