@@ -309,6 +309,8 @@ def test_unknown_metric_is_named_before_training(tmp_path):
     [
         ({"epochs": 0}, "run.epochs is 0, but must be at least 1"),
         ({"average": 1.5}, "run.average is 1.5"),
+        ({"start_share": 1.0, "start_from": "x"}, "run.start_share is 1.0"),
+        ({"start_share": 0.5}, "run.start_share is of the weights of run.start_from"),
         ({"clip": 0.0}, "run.clip is 0.0"),
         ({"patience": 0}, "run.patience is 0"),
     ],

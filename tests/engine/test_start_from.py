@@ -88,6 +88,25 @@ def test_a_run_goes_on_with_its_words_though_its_captions_have_changed(tmp_path)
     assert len(load_file(folder / "last" / "model.safetensors")["model.embedding.weight"]) == len(words)
 
 
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_the_kept_weights_lie_between_the_start_and_the_trained_ones(average, tmp_path):
+    """Also after a run was resumed whose start is gone; the trained weights go on as without a share."""
+    photographs, run = captions(tmp_path / "photographs", BEFORE), {"average": average, "threads": 1}
+    train(photographs, tmp_path / "start")
+    begun = {"start_from": str(tmp_path / "start")} | run
+    train(captions(tmp_path / "photographs", BEFORE), tmp_path / "plain", epochs=3, **begun)
+    train(captions(tmp_path / "photographs", BEFORE), tmp_path / "shared", epochs=2, start_share=0.25, **begun)
+    start = load_file(tmp_path / "start/best/model.safetensors")
+    shutil.rmtree(tmp_path / "start")
+    train(captions(tmp_path / "photographs", BEFORE), tmp_path / "shared", epochs=3, start_share=0.25, **begun)
+    trained, kept = (load_file(tmp_path / name / "best/model.safetensors") for name in ("plain", "shared"))
+    assert json.loads((tmp_path / "shared/best/metrics_val.json").read_text())["epoch"] == 3
+    for name, weight in trained.items():
+        torch.testing.assert_close(kept[name], 0.25 * start[name] + 0.75 * weight, msg=name)
+    last = [load_file(tmp_path / name / "last/model.safetensors") for name in ("plain", "shared")]
+    assert all(torch.equal(*(part[name] for part in last)) for name in last[0])
+
+
 def test_words_keep_their_ids_and_new_ones_follow_by_their_count():
     start = Vocabulary.build(BEFORE, min_count=1)
     own = Vocabulary.build([*AFTER, "a rare dog"], min_count=2)

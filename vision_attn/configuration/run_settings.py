@@ -50,6 +50,9 @@ class Run:
     average: float | None = None
     """Decay of an exponential moving average of the weights (e.g. 0.999), smaller in the first steps. Validation and
     best/ then use the average."""
+    start_share: float = 0.0
+    """Share of the weights of `start_from` in those that are validated and kept in best/, from 0, the trained ones, to
+    below 1. Between both a fine-tuned model forgets less (WiSE-FT)."""
     validate_every: int = 1
     """Epochs between validations; the last epoch is always validated. 0 never validates."""
     metric: str = "BLEU-4"
@@ -87,6 +90,10 @@ class Run:
                     raise UserError(f"run.{name} is {getattr(self, name)}, but must be at least {least}")
         if self.average is not None and not 0 < self.average < 1:
             raise UserError(f"run.average is {self.average}, but must lie between 0 and 1 (e.g. 0.999), or be null")
+        if not 0 <= self.start_share < 1:
+            raise UserError(f"run.start_share is {self.start_share}, but must be at least 0 and less than 1")
+        if self.start_share and not self.start_from:
+            raise UserError("run.start_share is of the weights of run.start_from: name a run there, or leave it out")
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"run.clip is {self.clip}, but must be above 0, or null for no clipping")
         if self.patience is not None and self.patience < 1:

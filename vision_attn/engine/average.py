@@ -1,4 +1,5 @@
-"""The exponential moving average of the trained weights."""
+"""The weights that are validated and kept where they are not those of the last step: an exponential moving average,
+and what lies between the start and these."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,14 +34,8 @@ class Average:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Within this context, the task holds the averaged weights."""
-        with torch.no_grad():
-            kept = [parameter.clone() for parameter in self.live]
-            _copy(self.live, self.averaged)
-        try:
+        with _holding(self.live, self.averaged):
             yield
-        finally:
-            with torch.no_grad():
-                _copy(self.live, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state under the names of torch's `AveragedModel`."""
@@ -53,6 +48,49 @@ class Average:
             tensor.copy_(state[name])
 
 
-def _copy(tensors: list[Tensor], values: list[Tensor]) -> None:
+class Between:
+    """Weights between those that a run starts from and the trained ones: share * start + (1 - share) * trained.
+
+    Fine-tuned weights forget; those on the line to their start often know both, and are better on the new data as well
+    (WiSE-FT; Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022). Buffers and frozen weights are not
+    changed.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], share: float) -> None:
+        self.live, self.share = parameters, share
+        self.start = [parameter.detach().clone() for parameter in parameters]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within this context, the task holds the weights between the start and those that it holds now."""
+        with torch.no_grad():
+            values = [live.lerp(start, self.share) for live, start in zip(self.live, self.start, strict=True)]
+        with _holding(self.live, values):
+            yield
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of the start."""
+        return {f"start.{index}": tensor for index, tensor in enumerate(self.start)}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Raises KeyError or RuntimeError if `state` is that of other weights."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+@contextmanager
+def _holding(tensors: list[nn.Parameter], values: list[Tensor]) -> Iterator[None]:
+    """Within this context, `tensors` hold `values`."""
+    with torch.no_grad():
+        kept = [tensor.clone() for tensor in tensors]
+        _copy(tensors, values)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            _copy(tensors, kept)
+
+
+def _copy(tensors: list[nn.Parameter], values: list[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)

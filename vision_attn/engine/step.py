@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
-from vision_attn.engine.average import Average
+from vision_attn.engine.average import Average, Between
 from vision_attn.engine.batches import on_device, shapes, size
 from vision_attn.engine.capture import Captured, Work
 from vision_attn.engine.compiling import Compiling, clear_of_compiler_errors, quiet_compiler
@@ -60,6 +60,7 @@ class Step:
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=run.precision == "fp16")
         self.average = Average(self.parameters, run.average) if run.average else None
+        self.between = Between(self.parameters, run.start_share) if run.start_share else None
         self.number = torch.zeros((), dtype=torch.long, device=world.device)
         """The number of the current step, on the device."""
         self.trouble = torch.full((2,), -1, device=world.device)
@@ -243,6 +244,7 @@ class Step:
             "schedule": self.schedule and self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": self.average and self.average.state_dict(),
+            **({"between": self.between.state_dict()} if self.between else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -250,8 +252,8 @@ class Step:
         self.optimizer.load_state_dict(state["optimizer"])
         make_capturable(self.optimizer, captured=self.captured)
         self.scaler.load_state_dict(state["scaler"])
-        for name in ("schedule", "average"):
-            if getattr(self, name) is not None and state[name] is not None:
+        for name in ("schedule", "average", "between"):
+            if getattr(self, name) is not None and state.get(name) is not None:
                 getattr(self, name).load_state_dict(state[name])
 
     def restart_schedule(self, done: int) -> tuple[float, float]:

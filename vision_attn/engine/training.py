@@ -6,7 +6,7 @@ A plain PyTorch loop, independent of the model.
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -235,7 +235,7 @@ class Training:
         """Validate after this epoch; the first process writes the weights to best/ if they are the best yet. Returns
         the metrics in every process."""
         run, position, world = self.run, self.position, self.world
-        with self.averaged():
+        with self.kept_weights():
             metrics = self.evaluate(self.validation(), world)
             best = world.is_main and better(metrics, position, metric=run.metric, mode=run.mode)
             if best:
@@ -248,9 +248,14 @@ class Training:
         position.since_best, metrics = world.broadcast((position.since_best, metrics))
         return metrics
 
-    def averaged(self) -> AbstractContextManager:
-        """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`."""
-        return self.step.average.in_place() if self.step.average else nullcontext()
+    @contextmanager
+    def kept_weights(self) -> Iterator[None]:
+        """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`, and
+        what lies between these and the start if `run.start_share`."""
+        with ExitStack() as held:
+            for weights in filter(None, (self.step.average, self.step.between)):
+                held.enter_context(weights.in_place())
+            yield
 
     def finish(self) -> dict[str, float]:
         """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
@@ -260,7 +265,7 @@ class Training:
             if lost:
                 say(f"{lost}: using the weights of the last step as the best")
             if lost or not run.validate_every:
-                with self.averaged():
+                with self.kept_weights():
                     alone = World(0, 1, world.device)
                     metrics = self.evaluate(self.data.split("val"), alone) if lost else {}
                     save_best(self.folder, self.task, self.data, self.position, metrics)
