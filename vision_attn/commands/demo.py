@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.commands import main
 
     out, photographs = arguments.out, sorted((ours() / "docs" / "photographs").glob("*.jpg"))
-    say("photographs, and their captions by the included captioner, which knows little but people and dogs outdoors:")
+    say("photographs, and their captions by the included captioner, which knows everyday things:")
     if status := main(["caption", *(str(shown(path)) for path in photographs), f"--out={out / 'photographs'}"]):
         return status
     say("")
