@@ -43,7 +43,7 @@ FORGERY = "a\nfake.jpg\tA cat.jpg"
 class Talker(Captioning):
     """A captioner that says what it is told, one text after the other."""
 
-    resolution, frames, settings, fit = 16, 1, {}, "centre"
+    resolution, frames, settings, fit, way = 16, 1, {}, "centre", "attention"
 
     def __init__(self, texts: Sequence[str]) -> None:
         torch.nn.Module.__init__(self)
