@@ -132,3 +132,13 @@ def test_mistakes_are_told_before_anything_is_computed(
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_figure_replaces_none_but_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = str(write_compared(tmp_path / "run"))
+    for ending in ("pdf", "svg", "png"):
+        command = ["compare", run, f"--figure={(figure := tmp_path / f'a.{ending}')}"]
+        assert main(command) == main(command) == 0
+        figure.write_bytes(b"%" + figure.read_bytes())
+        assert main(command) == 1 and figure.read_bytes()[:1] == b"%"
+        assert f"{figure} would be replaced, but vision-attn did not write it" in capsys.readouterr().err

@@ -30,6 +30,7 @@ from vision_attn.commands._comparison import (
     why,
 )
 from vision_attn.commands._files import add_figure_arguments, check_writable, figure_options, place
+from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.errors import UserError
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page and print the tables. Raises UserError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
+        others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
     figure = figure_options(arguments)
     runs = [compared(folder, number) for number, folder in enumerate(arguments.runs, start=1)]
@@ -68,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.commands._compared_page import write_compared
 
-        note = f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}"
+        with old_pictures_removed(arguments.out):
+            note = f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}"
     if arguments.figure:
         from vision_attn.commands._comparison import curves
         from vision_attn.viz.figures.charts import curves_figure
