@@ -160,6 +160,8 @@ def test_a_png_has_its_width_in_dots_and_stays_the_sheet_without_options(tmp_pat
     ):
         assert sheet.info["Description"] == "a dog" and light.width == 300 and dark.width == 1950
         assert light.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+        result.model = "weights/photographs"
+        assert sheet.tobytes() != Image.open(result.save(tmp_path / "named.png")).tobytes(), "the model is named"
         assert max(dark.convert("RGB").getpixel((0, 0))) < 40
 
 

@@ -187,6 +187,11 @@ class InteractiveResult(Displayable):
         return ": ".join(filter(None, (self.model, self.way)))
 
     @property
+    def of_picture(self) -> str:
+        """The title of its picture: the file and the model."""
+        return " · ".join(filter(None, (self.title, self.model)))
+
+    @property
     def column(self) -> tuple[str, str]:
         """What tells this result from others of the same image in a figure."""
         return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
@@ -271,7 +276,7 @@ class InteractiveResult(Displayable):
 
     def write_animation(self, path: Path, **look: Any) -> None:
         """A frame for each word. look: `overlay` and `scale`."""
-        write_caption_animation(path, self.page_item, **look)
+        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **look)
 
     def __str__(self) -> str:
         return self.text

@@ -145,7 +145,7 @@ class ExplanationResult(InteractiveResult):
 
     def write_picture(self, path: Path, **look: Any) -> None:
         options: dict[str, Any] = {
-            "title": f"{self.title} · {self.way}",
+            "title": f"{self.of_picture} · {self.way}",
             "log_prob": self.log_prob,
             "extent": self.extent.within(self.seen),
             "seen": self.seen,
