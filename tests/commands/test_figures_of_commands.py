@@ -53,7 +53,7 @@ def test_caption_draws_every_word_of_one_photograph_and_a_row_for_each_of_severa
     command = ["caption", runs["sat_soft_scenes"], DOG, HORSE, "--device=cpu", "--figure", str(figure)]
     assert main([*command, "--words", word, "nonsense"]) == 0
     assert words(figure)[:3] == ["photograph", f"{word}: map", word]
-    assert "no caption has the word nonsense" in capsys.readouterr().err
+    assert 'no caption has the word "nonsense"' in capsys.readouterr().err
     assert main([*command[:-1], str(tmp_path / "a.png"), "--dpi=50", "--dark"]) == 0
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.width == 325 and max(picture.convert("RGB").getpixel((0, 0))) < 40

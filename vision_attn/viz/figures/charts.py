@@ -38,6 +38,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
             axes.remove()
         for axes in charts[max(0, len(curves) - columns) : len(curves)]:
             axes.set_xlabel("step")
+        _head(figure, paper)
         return _fitted(figure)
 
 
@@ -69,10 +70,15 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
             axes.set(xlabel=f"regions {'deleted' if kind == 'deletion' else 'inserted'}, %")
             axes.set_ylabel(numbers["score"])
         images = f"{numbers['images']} image{'s' * (numbers['images'] != 1)}"
-        title = f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"])
+        _head(figure, paper, f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"]))
+        return _fitted(figure)
+
+
+def _head(figure: PaperFigure, paper: Paper, title: str = "") -> None:
+    """Write the title of the paper, or this one, above all charts."""
+    if title := paper.title or title:
         letters = Letters(title)
         figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
-        return _fitted(figure)
 
 
 def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:
