@@ -42,6 +42,25 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
         return _fitted(figure)
 
 
+def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
+    """A small chart for each name, of a bar for each run, whose label begins with its number, with one legend."""
+    runs = list(dict.fromkeys(run for chart in numbers.values() for run in chart))
+    with drawing(paper):
+        columns = min(len(numbers), max(1, round(paper.width / CHART[0])))
+        figure, charts = _charts(paper, ceil(len(numbers) / columns), columns, runs)
+        for axes, (name, some) in zip(charts, numbers.items(), strict=False):
+            _titled(axes, name)
+            for place, (run, value) in enumerate(some.items()):
+                axes.bar(place, value, 0.6, color=_style(runs.index(run))["color"])
+            axes.set_xticks(range(len(some)), [run.partition(" ")[0] for run in some])
+            axes.grid(visible=False, axis="x")
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+        for axes in charts[len(numbers) :]:
+            axes.remove()
+        _head(figure, paper)
+        return _fitted(figure)
+
+
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
     """The gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
     `vision_attn.faithfulness.report.record`."""
