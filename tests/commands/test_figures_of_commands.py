@@ -142,3 +142,9 @@ def test_a_figure_replaces_none_but_an_earlier_one(tmp_path: Path, capsys: pytes
         figure.write_bytes(b"%" + figure.read_bytes())
         assert main(command) == 1 and figure.read_bytes()[:1] == b"%"
         assert f"{figure} would be replaced, but vision-attn did not write it" in capsys.readouterr().err
+
+
+def test_words_say_that_they_took_the_photograph(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main(["caption", "--figure=a.pdf", "--words", "dog", DOG])
+    assert "--words takes all that follows: name them before it" in capsys.readouterr().err

@@ -50,9 +50,10 @@ def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> Pap
         figure, charts = _charts(paper, ceil(len(numbers) / columns), columns, runs)
         for axes, (name, some) in zip(charts, numbers.items(), strict=False):
             _titled(axes, name)
-            for place, (run, value) in enumerate(some.items()):
-                axes.bar(place, value, 0.6, color=_style(runs.index(run))["color"])
-            axes.set_xticks(range(len(some)), [run.partition(" ")[0] for run in some])
+            for run, value in some.items():
+                axes.bar(runs.index(run), value, 0.6, color=_style(runs.index(run))["color"])
+            axes.set_xticks(range(len(runs)), [run.partition(" ")[0] for run in runs])
+            axes.set(xlim=(-0.5, len(runs) - 0.5), axisbelow=True)
             axes.grid(visible=False, axis="x")
             axes.yaxis.set_major_locator(MaxNLocator(4))
         for axes in charts[len(numbers) :]:
