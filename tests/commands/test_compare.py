@@ -75,6 +75,31 @@ def test_no_line_is_wider_than_a_terminal(runs, tmp_path, capsys):
     assert re.findall(r"test (metric_\d+)", "\n".join(lines)) == names
 
 
+def test_a_table_has_the_width_of_the_terminal_and_a_single_run_is_a_column(runs, capsys, monkeypatch):
+    metrics = {"BLEU-4": 0.5, "METEOR": 0.25, "CIDEr": 0.75, "nll": 2.0}
+    for folder in runs:
+        (Path(folder) / "metrics_test.json").write_text(json.dumps(metrics | {"step": 20}))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", *runs[:2]]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    assert main(["compare", runs[0]]) == 0
+    lines = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert ["test BLEU-4", "0.5000"] in lines and ["test nll", "2.0000"] in lines
+
+
+def test_runs_without_logs_have_a_table_a_page_and_bars(runs, tmp_path, capsys):
+    for folder in runs:
+        (Path(folder) / "metrics.jsonl").unlink()
+    figure = tmp_path / "figure.svg"
+    assert main(["compare", *runs, f"--figure={figure}", f"--out={tmp_path / 'out'}"]) == 0
+    printed = capsys.readouterr()
+    assert "test BLEU-4" in printed.out and (tmp_path / "out" / "index.html").is_file()
+    assert "with bars of test metrics: these runs have no metrics.jsonl" in printed.err
+    assert "test/BLEU-4" in figure.read_text() and f"2 {runs[1]}"[-9:] in figure.read_text()
+    assert main(["compare", runs[2], f"--figure={tmp_path / 'b.svg'}"]) == 0
+    assert "is not drawn: these runs have neither" in capsys.readouterr().err
+
+
 def test_a_key_of_a_class_that_others_lack_is_counted(runs, capsys):
     """The class is told, and it says what its keys say."""
     file = Path(runs[0]) / "config.yaml"

@@ -53,7 +53,7 @@ def test_caption_draws_every_word_of_one_photograph_and_a_row_for_each_of_severa
     command = ["caption", runs["sat_soft_scenes"], DOG, HORSE, "--device=cpu", "--figure", str(figure)]
     assert main([*command, "--words", word, "nonsense"]) == 0
     assert words(figure)[:3] == ["photograph", f"{word}: map", word]
-    assert "no caption has the word nonsense" in capsys.readouterr().err
+    assert 'no caption has the word "nonsense"' in capsys.readouterr().err
     assert main([*command[:-1], str(tmp_path / "a.png"), "--dpi=50", "--dark"]) == 0
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.width == 325 and max(picture.convert("RGB").getpixel((0, 0))) < 40
@@ -132,3 +132,19 @@ def test_mistakes_are_told_before_anything_is_computed(
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_figure_replaces_none_but_an_earlier_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run = str(write_compared(tmp_path / "run"))
+    for ending in ("pdf", "svg", "png"):
+        command = ["compare", run, f"--figure={(figure := tmp_path / f'a.{ending}')}"]
+        assert main(command) == main(command) == 0
+        figure.write_bytes(b"%" + figure.read_bytes())
+        assert main(command) == 1 and figure.read_bytes()[:1] == b"%"
+        assert f"{figure} would be replaced, but vision-attn did not write it" in capsys.readouterr().err
+
+
+def test_words_say_that_they_took_the_photograph(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main(["caption", "--figure=a.pdf", "--words", "dog", DOG])
+    assert "--words takes all that follows: name them before it" in capsys.readouterr().err

@@ -1,13 +1,16 @@
 """Pictures of an earlier call do not stay among new ones; nothing else is removed."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from vision_attn.commands._old_pictures import old_pictures_removed
-from vision_attn.system.inputs import inputs_kept, reads
+from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
+from vision_attn.system.errors import UserError
+from vision_attn.system.files import replacing
+from vision_attn.system.inputs import inputs_kept, reads, writes
 
 
 def call(folder: Path, *names: str, page: str = "<p>a</p>", level: int = 0) -> None:
@@ -33,7 +36,8 @@ def test_old_pictures_go_and_other_files_stay(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err == f"vision-attn: removed 2 pictures of an earlier call from {tmp_path / 'out'}\n"
     call(tmp_path / "out")
     assert names(tmp_path / "out") == {"mine.png", "notes.txt"}
-    assert (tmp_path / "out" / "index.html").read_text() == "<p>a</p><!-- pictures: {} -->\n"
+    digest = hashlib.sha256(b"<p>a</p>").hexdigest()
+    assert (tmp_path / "out" / "index.html").read_text() == f'<p>a</p><!-- pictures: {{"index.html": "{digest}"}} -->\n'
 
 
 def test_what_has_changed_since_is_kept(tmp_path: Path) -> None:
@@ -71,3 +75,48 @@ def test_a_call_that_fails_or_draws_nothing_removes_nothing(tmp_path: Path) -> N
     with old_pictures_removed(tmp_path):
         pass
     assert names(tmp_path) == {"01-a.png"}
+
+
+def test_nothing_is_replaced_but_what_an_earlier_call_wrote(tmp_path: Path) -> None:
+    """Neither a page or a picture of anyone, nor one that has changed since; the call says so before it begins."""
+
+    def refused(name: str) -> None:
+        before = (tmp_path / name).read_bytes()
+        with inputs_kept():
+            others_kept(tmp_path)
+            with pytest.raises(UserError, match=f"{name} would be replaced, but vision-attn did not write it"):
+                writes(tmp_path / name, "--out")
+            with pytest.raises(UserError), replacing(tmp_path / name) as temporary:
+                temporary.write_bytes(b"new")
+        assert (tmp_path / name).read_bytes() == before
+
+    (tmp_path / "index.html").write_text("my notes")
+    Image.new("L", (2, 2)).save(tmp_path / "01-a.png")
+    refused("index.html")
+    refused("01-a.png")
+    for _ in range(2):  # the same command again
+        call(tmp_path, "01-a.png")
+        with inputs_kept():
+            others_kept(tmp_path)
+            writes(tmp_path / "index.html", "--out")
+            writes(tmp_path / "01-a.png", "--out")
+    page = (tmp_path / "index.html").read_text()
+    (tmp_path / "index.html").write_text(page.replace("<p>a</p>", "<p>my notes</p>"))
+    refused("index.html")
+    Image.new("L", (2, 2), 9).save(tmp_path / "01-a.png")
+    refused("01-a.png")
+
+
+@pytest.mark.parametrize("page_first", [True, False])
+def test_a_call_after_one_that_was_interrupted_replaces_what_it_drew(tmp_path: Path, page_first: bool) -> None:
+    with pytest.raises(KeyboardInterrupt), old_pictures_removed(tmp_path):
+        if page_first:
+            (tmp_path / "index.html").write_text("a")
+        Image.new("L", (2, 2)).save(tmp_path / "01-a.png")
+        raise KeyboardInterrupt
+    with inputs_kept():
+        others_kept(tmp_path)
+        writes(tmp_path / "index.html", "--out")
+        writes(tmp_path / "01-a.png", "--out")
+    call(tmp_path, "01-b.png")
+    assert names(tmp_path) == {"01-b.png"}

@@ -98,11 +98,13 @@ def test_a_classifier_shows_what_led_to_its_answer(
     tiny: str, photographs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["look", tiny, str(photographs), "--trust", "tiny_model", "--out", str(out)]) == 0
+    command = ["look", tiny, str(photographs), "--trust", "tiny_model", "--out", str(out), "--overlay", "colour"]
+    assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and all(re.search(r"\t(cat|dog|bird) \(0\.\d\d\)$", line) for line in lines)
     assert sorted(path.name for path in out.iterdir()) == ["01-0.png", "02-1.png", "index.html"]
     page = (out / "index.html").read_text()
+    assert 'value="color" checked' in page and "word 1 of 1" not in page
     assert "What led to each answer" in page and page.count('class="dials" data-heads="2" data-rows="4"') == 2
     assert page.count('data-rest="1"') == 2, "the map is shown at rest"
     assert page.count('<ol class="answers"') == 2 and all(f">{name}</span><b>0." in page for name in NAMES)

@@ -9,6 +9,9 @@ from PIL import Image
 from vision_attn.system.errors import UserError
 from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.page import PageItem
+from vision_attn.viz.sheet import fitted
+
+PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "photographs"
 
 GREY = Image.new("RGB", (60, 40), "grey")
 MAPS = torch.eye(3)[:, None, :] * torch.tensor([1.0])  # each word looks at another third
@@ -47,3 +50,16 @@ def test_without_maps_or_words_nothing_moves(item: PageItem, tmp_path: Path) -> 
     ):
         write_caption_animation(tmp_path / "a.gif", item)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_colour_of_the_largest_weight_is_kept_though_few_pixels_have_it(tmp_path: Path) -> None:
+    alpha = torch.zeros(1, 14, 14)
+    alpha[0, 7, 3] = 1
+    with Image.open(PHOTOGRAPHS / "surfer.jpg") as surfer:
+        item = PageItem("surfer.jpg", surfer.convert("RGB"), ["surfer"], alpha)
+    frame, plain = frames(write_caption_animation(tmp_path / "a.gif", item))
+    width, height = 448, fitted(item.picture, 448).height
+    red, green, blue = frame.getpixel((32 + round(3.5 / 14 * width), 32 + round(7.5 / 14 * height)))
+    assert min(red, green) - blue > 80, "yellow"
+    other = frames(write_caption_animation(tmp_path / "b.gif", item._replace(title="a.jpg · model")))[1]
+    assert other.tobytes() != plain.tobytes(), "the title is shown"

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from PIL import Image
 
 import vision_attn
@@ -160,6 +161,8 @@ def test_a_png_has_its_width_in_dots_and_stays_the_sheet_without_options(tmp_pat
     ):
         assert sheet.info["Description"] == "a dog" and light.width == 300 and dark.width == 1950
         assert light.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+        result.model = "weights/photographs"
+        assert sheet.tobytes() != Image.open(result.save(tmp_path / "named.png")).tobytes(), "the model is named"
         assert max(dark.convert("RGB").getpixel((0, 0))) < 40
 
 
@@ -223,6 +226,20 @@ def test_the_part_that_the_model_saw_is_marked_on_all_panels() -> None:
     assert (map_.images[0].get_array()[:, 0] == 0x7F).all()
 
 
+def test_the_colours_of_a_bar_are_those_of_what_is_drawn() -> None:
+    """Over a photograph, as on a page, a weight of 0 has no colour; a map by itself has one for it."""
+    for options, colour in (({"maps": False}, "#808080"), ({"maps": True}, "#0d0887")):
+        bar = captioned("a dog").figure(words="dog", **options).axes[-1]
+        assert to_hex(bar.collections[-1].cmap(0.0)) == colour
+
+
+def test_any_figure_has_a_title_that_is_asked_for() -> None:
+    for result in (captioned("a dog"), ResultList([captioned("a dog")] * 2), classified(None)):
+        assert result.figure(title="Ours").texts[0].get_text() == "Ours"
+    figure = curves_figure(CURVES, Paper(title="Ours"))
+    assert figure.get_suptitle() == "Ours"
+
+
 @pytest.mark.parametrize("overlay, bars", [("color", 1), ("light", 1), ("cells", 1), ("contours", 0)])
 def test_any_view_can_be_drawn(overlay: str, bars: int) -> None:
     assert len(captioned("a dog").figure(overlay=overlay, width=3).axes) == 3 + bars
@@ -232,28 +249,38 @@ def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.C
     results = ResultList([captioned("a dog runs"), captioned("a horse jumps", "horse.jpg"), captioned("no word")])
     figure = results.figure(words=["Dog", "horse", "cat"])
     told = [text.get_text() for text in figure.texts]
-    assert told[:5] == ["photograph", "Dog: map", "Dog", "horse: map", "horse"]
     assert "no word" not in told and {"a dog runs", "a horse jumps"} <= {*told}
+    assert {"Dog: map", "Dog", "horse: map", "horse"} <= {*told}, "above each panel"
+    lefts = [round(axes.get_position().x0, 3) for axes in figure.axes[:6]]
+    assert lefts[:3] == lefts[3:], "there are no gaps"
     assert len(figure.axes) == 2 * 3 + 1  # and the colour bar
     said = capsys.readouterr().err
-    assert "no caption has the word cat" in said and "left out of the figure, without a map to show: no word" in said
-    with pytest.raises(UserError, match="no caption has the word cat; the words are a, dog, horse, "):
+    assert 'no caption has the word "cat"' in said and "left out of the figure, without a map to show: no word" in said
+    with pytest.raises(UserError, match='no caption has the word "cat"; the words are "a", "dog", "horse", '):
         results.figure(words=["cat"])
     for options, panels in (({}, 3), ({"maps": False}, 2), ({"width": 2}, 2), ({"width": 2, "maps": True}, 3)):
         assert len(captioned("a dog runs").figure(words="dog", **options).axes) == panels + 1  # without room, no map
+        told = "maps by themselves are left out: panels would be 0.58 inches wide" in capsys.readouterr().err
+        assert told == (options == {"width": 2})
+    told = [text.get_text() for text in ResultList([captioned("a dog"), captioned("a dog")]).figure(words="dog").texts]
+    assert told[:3] == ["photograph", "dog: map", "dog"], "columns, where each row has the word"
 
 
 def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
     alpha = torch.zeros(2, 7, 7)
-    alpha[0, 3, 3], alpha[1] = 0.5, 1 / 98
+    alpha[0, 3, 3:5], alpha[1] = 0.2, 0.2 / 49  # of any sum: a figure shows shares, as a page does
     result = captioned("sharp even", alpha=alpha)
-    for scale, most, label in (("own", 1.0, "share of each map's largest weight"), ("one", 0.5, "weight of a region")):
+    for scale, most, label in (
+        ("own", 1.0, "share of each map's largest weight"),
+        ("one", 0.5, "share of the weight in a region"),
+    ):
         figure = result.figure(scale=scale)
         *_, bar = figure.axes
         assert bar.get_xlim() == pytest.approx((0, most))
         assert label in [text.get_text() for text in figure.texts]
     notes = [text.get_text() for text in figure.texts if text.get_text().startswith("p ")]
-    assert notes == ["p 0.61 · max 0.5", "p 0.61 · max 0.01 (even)"]
+    assert notes == ["p 0.61 · max 0.5", "p 0.61 · max 0.02 (even)"]
+    assert "max: the largest share of the weight in a region; of an even map: 0.02" in figure.texts[-2].get_text()
 
 
 def test_a_figure_is_no_roll_of_paper() -> None:
@@ -294,7 +321,8 @@ def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:
         ("a.jpg", {}, "ends in .html"), ("a.html", {"width": 3}, "width is of figures"),
         ("a.npz", {"dark": True}, "dark is of figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
         ("a.pdf", {"width": float("nan")}, "from 1 to 50"), ("a.svg", {"dpi": 9000}, "dpi of a figure is 9000"),
-        ("a.pdf", {"words": "cat"}, "no caption has the word cat"), ("a.pdf", {"scale": "two"}, "scale is two"),
+        ("a.pdf", {"words": "cat"}, 'no caption has the word "cat"'), ("a.pdf", {"scale": "two"}, "scale is two"),
+        ("a.pdf", {"head": 1}, "has no option head: it has width, dpi"),
         ("a.pdf", {"overlay": "glow"}, "overlay is glow"),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ from vision_attn.commands import _run_options
 from vision_attn.data.images.squares import seen_extent
 from vision_attn.geometry.extents import WHOLE, Extent, centres
 from vision_attn.system.errors import UserError
-from vision_attn.viz.overlay import scale, views
+from vision_attn.viz.overlay import pages, scale, views
 from vision_attn.viz.overlay.scale import ends, interpolated, levels, shares
 from vision_attn.viz.overlay.views import VIEW, VIEWS, View, overlaid, pixels_of
 from vision_attn.viz.page import PageItem, write_page
@@ -117,7 +117,7 @@ def test_views_and_scales_that_there_are_not() -> None:
 
 
 def test_commands_name_the_views_without_torch() -> None:
-    assert {*_run_options.VIEWS} == {*VIEWS} and _run_options.VIEWS[0] == VIEW
+    assert _run_options.VIEWS == VIEWS == (*pages.NAMES,) and VIEWS[0] == VIEW, "in the order of pages and docs"
     assert {*_run_options.SCALES} == {*scale.Scale.__args__}
 
 
@@ -159,7 +159,7 @@ def test_a_page_draws_the_views_that_pictures_have(browser: Browser, tmp_path: P
     alpha, picture = torch.rand(1, 6, 6, generator=generator) ** 3, Image.new("RGB", (672, 448), "#808080")
     seen = seen_extent(672, 448, "centre")
     item = PageItem("a", picture, ["dog"], alpha, extent=MOVED.within(seen), seen=seen)
-    opened(browser, write_page(tmp_path / "page.html", [item], overlay="light"))
+    opened(browser, write_page(tmp_path / "page.html", [item]))
     for view in VIEWS:
         assert browser.run("document.body.dataset.view") == view
         browser.run("document.querySelector('.word').focus()")
@@ -174,7 +174,7 @@ def test_a_page_draws_the_views_that_pictures_have(browser: Browser, tmp_path: P
         assert np.quantile(apart, 0.9) < 8 and apart.mean() < 8, view
         assert (apart < 90).all() or view in ("contours", "cells")  # lines and edges may lie half a pixel apart
         press(browser, "v", 86)
-    assert browser.run("document.body.dataset.view") == "light" and browser.run("failed.join()") == ""
+    assert browser.run("document.body.dataset.view") == "color" and browser.run("failed.join()") == ""
 
 
 def test_a_page_has_a_scale_with_numbers(browser: Browser, tmp_path: Path) -> None:

@@ -17,7 +17,21 @@ from vision_attn.viz import sheet as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, squared, write_sheet
 from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, GAP, MARGIN, PANEL, SEAM, TITLE, VEIL, boxed, darkened, fitted, glowing
+from vision_attn.viz.sheet import (
+    DARK,
+    GAP,
+    MARGIN,
+    PANEL,
+    SEAM,
+    TITLE,
+    VEIL,
+    Panel,
+    boxed,
+    darkened,
+    fitted,
+    glowing,
+    sheet,
+)  # fmt: skip
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 GRIDS = [(14, 14), (7, 7), (13, 13), (10, 20), (1, 1)]
@@ -518,3 +532,9 @@ def test_the_words_whose_map_is_nearly_even_are_marked():
     ]
     assert attention._notes(["a", "dog"], alpha, None) == ["even, max 0.25", "max 0.9"]
     assert attention._notes(["a"], None, None) == [""]
+
+
+def test_a_word_has_room_before_its_numbers() -> None:
+    narrow = Image.new("RGB", (149, 224))
+    whole, short = ([Panel(narrow), Panel(narrow, "woman", note)] for note in ("max 0.087 · p 0.76", "max 0.087"))
+    assert sheet(whole, caption="").tobytes() == sheet(short, caption="").tobytes()

@@ -38,6 +38,9 @@ LONGEST = 2000  # characters of an error message, which may quote a whole file
 class Parser(argparse.ArgumentParser):
     """Escapes arguments in error messages: a shell wildcard may expand to any file name."""
 
+    given: Sequence[str] = ()
+    """The command line."""
+
     @property
     def actions(self) -> Sequence[argparse.Action]:
         """The arguments that were added, of which argparse has no public list."""
@@ -49,6 +52,9 @@ class Parser(argparse.ArgumentParser):
         return {option: action for action in self.actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
+        taking = [name for one in self.actions if one.nargs == "+" for name in one.option_strings if name in self.given]
+        if taking and "are required" in message:
+            message += f"; {taking[0]} takes all that follows: name them before it"
         super().error(printable(message))
 
 
@@ -66,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         if chosen and chosen not in verbs:
             parser.error(f"there is no verb {chosen}{suggest(chosen, verbs)}")
+        if chosen in verbs:
+            verbs[chosen].given = argv
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
             argv = joined(argv, verbs[chosen].options)
         elif chosen in verbs and argv[0] == chosen:  # names may follow options

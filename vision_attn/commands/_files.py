@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vision_attn.system.console import complain, plural, printable, progress, to_the_end
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
-from vision_attn.system.inputs import reads, writes
+from vision_attn.system.inputs import keeps, reads, writes
 
 if TYPE_CHECKING:
     from vision_attn.data.images.open import Encoded
@@ -72,9 +72,12 @@ def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
             raise UserError(f"--{next(iter(options))} is of a figure: add --figure FILE.pdf")
         return {}
     from vision_attn.viz.figures.paper import Paper, ending_of
+    from vision_attn.viz.figures.signature import is_signed
 
     Paper(**{name: value for name, value in options.items() if name != "words"}).checked()
     ending_of(arguments.figure)
+    if arguments.figure.is_file() and not is_signed(arguments.figure):
+        keeps(arguments.figure, "--figure")
     check_file(arguments.figure, "--figure")
     return options
 
@@ -111,10 +114,10 @@ def images_of(
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
     may add to. They are printed at the end. With `--out` or `--figure`, all is written even if the reader of the output
-    leaves. Pictures of an earlier call are removed from `--out` (`_old_pictures`).
+    leaves. Pictures of an earlier call are removed from `--out`, and files of others stay (`_old_pictures`).
     pictured: whether a picture of each image is written there.
     """
-    from vision_attn.commands._old_pictures import old_pictures_removed
+    from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
     from vision_attn.fast.choice import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
@@ -129,16 +132,18 @@ def images_of(
         if isinstance(file, Path):
             reads(file)
     if arguments.out:
+        others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
         for number, file in enumerate(found.files if pictured else (), start=1):
-            writes(arguments.out / picture_name(number, Path(name_of(file, number)).name), "--out")
+            picture = arguments.out / picture_name(number, Path(name_of(file, number)).name)
+            for name in (picture, picture.with_suffix(".gif")) if films else (picture,):
+                writes(name, "--out")
 
     def files() -> Iterator["Path | Encoded"]:
         yield from progress(found.files, what=what, unit=unit)
 
-    drawn = arguments.out if pictured else None
     written = arguments.out is not None or vars(arguments).get("figure") is not None
-    with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(drawn):
+    with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(arguments.out):
         yield files(), found
         for line in (*found.notes, *found.complaints):
             complain(line)

@@ -1,38 +1,58 @@
-"""Pictures of an earlier call, which would stand among those of a new one in the same folder.
+"""The page and the pictures of an earlier call in the same folder: replaced or removed, and nothing else.
 
-The page `index.html` of a call ends with the names and digests of the pictures that were written with it. The next
-call into this folder removes them, unless it has written them again. Other files stay, and so does a picture that has
-changed since.
+The page `index.html` of a call ends with the names and digests of the pictures that were written with it, and of the
+page itself. The next call into this folder may replace these files, and removes pictures that it has not written
+again. Other files stay, and so does a page or a picture that has changed since: a call that would replace one ends
+with an error before it begins.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vision_attn.system.console import complain, plural
 from vision_attn.system.files import replacing
-from vision_attn.system.inputs import PICTURES, is_read
+from vision_attn.system.inputs import PICTURES, is_read, keeps
 
 PAGE = "index.html"
 TAIL = 1 << 20
 """Bytes at the end of a page in which the list is looked for."""
+UNFINISHED = b"<p>This call was interrupted: run the command again.</p>\n"
+"""The page of a call that has drawn pictures, but no page yet."""
 _LIST = re.compile(rb"<!-- pictures: (\{[^<>]*\}) -->\s*\Z")
+
+
+def others_kept(folder: Path) -> None:
+    """Let no page or picture in `folder` be replaced that no earlier call wrote, or that has changed since."""
+    listed = _listed(folder / PAGE)
+    for name in _names(folder):
+        if name not in listed or not _is_same(folder / name, listed[name]):
+            keeps(folder / name, "--out")
 
 
 @contextmanager
 def old_pictures_removed(folder: Path | None) -> Iterator[None]:
-    """Within this context, a command writes a page and pictures into `folder`. Then those of an earlier call are
-    removed, and the page is given the list of the new ones. Nothing is removed after an error, nor without a page."""
+    """Within this context, a command writes a page and pictures into `folder`, and replaces none but those of an
+    earlier call. Then the others of that call are removed, and the page is given the list of the new ones. Nothing is
+    removed after an error, nor without a page."""
     if folder is None:
         yield
         return
+    others_kept(folder)
     listed, before = _listed(folder / PAGE), _found(folder)
-    yield
-    after = _found(folder)
-    new = {name for name, known in after.items() if before.get(name) != known}
+    try:
+        yield
+    except BaseException:  # the same command may replace what this one has written
+        with suppress(OSError):
+            new = _new(folder, before)
+            old = {name for name in listed.keys() - new if _is_same(folder / name, listed[name])}
+            if PAGE in new | old or PAGE not in _names(folder):
+                _list(folder, new | old)
+        raise
+    new = _new(folder, before)
     if PAGE not in new:
         return
     old = [folder / name for name in sorted(listed.keys() - new) if _is_same(folder / name, listed[name])]
@@ -40,25 +60,44 @@ def old_pictures_removed(folder: Path | None) -> Iterator[None]:
         path.unlink(missing_ok=True)
     if old:
         complain(f"removed {plural(len(old), 'picture')} of an earlier call from {folder}")
-    pictures = {name: _digest(folder / name) for name in sorted(new - {PAGE})}
-    told = json.dumps(pictures).replace("<", r"\u003c").replace(">", r"\u003e")
-    content = (folder / PAGE).read_bytes()
+    _list(folder, new)
+
+
+def _list(folder: Path, names: set[str]) -> None:
+    """Give the page its list, in the place of one that it has."""
+    if not names:
+        return
+    content = _content(folder / PAGE) if PAGE in names else UNFINISHED
+    digests = {name: _digest(folder / name) for name in sorted(names - {PAGE})}
+    told = json.dumps({PAGE: hashlib.sha256(content).hexdigest()} | digests)
+    told = told.replace("<", r"\u003c").replace(">", r"\u003e")
     with replacing(folder / PAGE) as temporary:
         temporary.write_bytes(content + f"<!-- pictures: {told} -->\n".encode())
+
+
+def _names(folder: Path) -> list[str]:
+    """The page and the pictures in a folder, and links of such names."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [path.name for path in found if path.suffix in PICTURES or path.name == PAGE]
 
 
 def _found(folder: Path) -> dict[str, tuple[int, int, int]]:
     """By their names, what changes when the page and pictures of a folder are written again."""
     found = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if (path.suffix in PICTURES or path.name == PAGE) and path.is_file() and not path.is_symlink():
+    for path in (folder / name for name in _names(folder)):
+        if path.is_file() and not path.is_symlink():
             known = path.stat()
             found[path.name] = (known.st_ino, known.st_mtime_ns, known.st_size)
     return found
 
 
+def _new(folder: Path, before: dict[str, tuple[int, int, int]]) -> set[str]:
+    """The names of what was written since `before`."""
+    return {name for name, known in _found(folder).items() if before.get(name) != known}
+
+
 def _listed(page: Path) -> dict[str, str]:
-    """The list of a page, which may be anyone's: names of pictures beside it, and digests."""
+    """The list of a page, which may be anyone's: names of files beside it, and digests."""
     if not page.is_file() or page.is_symlink():
         return {}
     with open(page, "rb") as file:
@@ -71,14 +110,20 @@ def _listed(page: Path) -> dict[str, str]:
     return {
         name: digest
         for name, digest in listed.items()
-        if isinstance(digest, str) and Path(name).name == name and Path(name).suffix in PICTURES
+        if isinstance(digest, str) and Path(name).name == name and (Path(name).suffix in PICTURES or name == PAGE)
     }
 
 
 def _is_same(path: Path, digest: str) -> bool:
-    """Whether a picture is what an earlier call wrote, and no input of this one."""
+    """Whether a file is what an earlier call wrote, and no input of this one."""
     return path.is_file() and not path.is_symlink() and not is_read(path) and _digest(path) == digest
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(_content(path)).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds, a page without its list."""
+    content = path.read_bytes()
+    return _LIST.sub(b"", content) if path.name == PAGE else content

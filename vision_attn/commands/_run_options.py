@@ -83,14 +83,22 @@ def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
 def add_overlay(parser: argparse.ArgumentParser, *, scale: bool = True) -> None:
     """The options of every verb that draws maps. scale: whether it is a choice."""
     parser.add_argument(
-        "--overlay", choices=VIEWS, help=f"how maps are drawn (default: {VIEWS[0]}); on a page the key v changes it"
+        "--overlay",
+        choices=VIEWS,
+        type=_american,
+        help=f"how maps are drawn (default: {VIEWS[0]}); on a page the key v changes it",
     )
     if not scale:
         return
     parser.add_argument(
         "--scale", choices=SCALES,
-        help="where the scale of maps ends: at the largest weight of each word (own, the default), or of all (one)",
+        help="where the scale of maps ends: at the largest weight of each map (own, the default), or of all (one)",
     )  # fmt: skip
+
+
+def _american(view: str) -> str:
+    """The name of a view, which pages write "colour"."""
+    return "color" if view == "colour" else view
 
 
 def look_of(arguments: argparse.Namespace) -> dict[str, str]:

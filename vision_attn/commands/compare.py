@@ -13,23 +13,27 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
 from vision_attn.commands._comparison import (
     SEED,
     Compared,
+    curves,
     different,
     metric_names,
     named,
     rows,
     settings,
     tables,
+    tested,
     told_keys,
     unfinished,
     why,
 )
 from vision_attn.commands._files import add_figure_arguments, check_writable, figure_options, place
+from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.commands._run_options import best_of, measured_in
 from vision_attn.system.console import complain, say, unit_of
 from vision_attn.system.errors import UserError
@@ -37,7 +41,9 @@ from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
 
 WIDTH = 119
-"""Letters of a line of the table."""
+"""Letters of a line of the table, where no terminal says how wide it is."""
+NARROWEST = 60
+"""Letters of a line, at least."""
 NAME = 40
 """Letters of a run's name in the table."""
 
@@ -51,40 +57,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
     parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the tables and all curves")
-    add_figure_arguments(parser, "small charts of the curves of all runs")
+    add_figure_arguments(parser, "small charts of the curves of all runs, or of test metrics")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and print the tables. Raises UserError for what is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
+        others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
     figure = figure_options(arguments)
-    runs = [compared(folder, number) for number, folder in enumerate(arguments.runs, start=1)]
+    notes: list[str] = []
+    runs = [compared(folder, number, notes) for number, folder in enumerate(arguments.runs, start=1)]
     known = {name for one in runs for name in (*one.val, *one.test)}
     if unknown := [name for name in arguments.metrics or () if name not in known]:
-        complain(f"no run has {', '.join(unknown)}")
-    note = ""
+        notes.append(f"no run has {', '.join(unknown)}")
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.commands._compared_page import write_compared
 
-        note = f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}"
+        with old_pictures_removed(arguments.out):
+            notes.append(f"drawn: {write_compared(arguments.out / 'index.html', runs, arguments.metrics)}")
     if arguments.figure:
-        from vision_attn.commands._comparison import curves
-        from vision_attn.viz.figures.charts import curves_figure
-        from vision_attn.viz.figures.drawing import save
-        from vision_attn.viz.figures.paper import Paper
-
-        complain(f"drawn: {save(curves_figure(curves(runs), Paper(**figure)), arguments.figure)}")
+        notes.append(_figure(runs, arguments.metrics, arguments.figure, figure))
     for line in records(runs) if arguments.json else printed(runs, arguments.metrics):
         say(line)
-    if note:
-        complain(note)
+    for line in notes:
+        complain(line)
     return 0
 
 
-def compared(folder: Path, number: int = 1) -> Compared:
-    """Read a run, also an included one by its name. What it does not have yet is empty."""
+def _figure(runs: Sequence[Compared], wanted: Sequence[str] | None, path: Path, options: dict[str, Any]) -> str:
+    """Write the figure: curves, or bars of the test metrics of runs without logs. Returns what to say of it."""
+    from vision_attn.viz.figures.charts import bars_figure, curves_figure
+    from vision_attn.viz.figures.drawing import save
+    from vision_attn.viz.figures.paper import Paper
+
+    lines, bars = curves(runs), tested(runs, wanted)
+    if not lines and not bars:
+        return f"{path} is not drawn: these runs have neither metrics.jsonl nor metrics_test.json"
+    drawn = curves_figure(lines, Paper(**options)) if lines else bars_figure(bars, Paper(**options))
+    told = "" if lines else ", with bars of test metrics: these runs have no metrics.jsonl, so there are no curves"
+    return f"drawn: {save(drawn, path)}{told}"
+
+
+def compared(folder: Path, number: int, notes: list[str]) -> Compared:
+    """Read a run, also an included one by its name. What it does not have yet is empty. notes: takes what is worth
+    knowing of it."""
     from vision_attn.configuration.moves import moved
     from vision_attn.system.bounded_yaml import flat, read_yaml
 
@@ -103,7 +121,7 @@ def compared(folder: Path, number: int = 1) -> Compared:
     now = val.get("step")
     if test.get("step", now) != now:
         was = test["step"]
-        complain(f"{name}: its test metrics are of step {was}, its weights of step {now}: vision-attn eval {name}")
+        notes.append(f"{name}: its test metrics are of step {was}, its weights of step {now}: vision-attn eval {name}")
         test = {}
     return Compared(
         name, flat(moved(read_yaml(config))), val, test, _lines(folder / "metrics.jsonl"),
@@ -135,39 +153,43 @@ def records(runs: Sequence[Compared]) -> Iterator[str]:
 
 
 def printed(runs: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
-    """The lines of all tables, none wider than `WIDTH`."""
-    found = tables(runs)
+    """The lines of all tables, none wider than the terminal."""
+    found, room = tables(runs), max(NARROWEST, get_terminal_size((WIDTH, 24)).columns)
     for number, table in enumerate(found, start=1):
         if len(found) > 1:
             yield from ([""] if number > 1 else [])
             yield f"{number}. {named(table)}"
-        yield from _table(table, wanted)
+        yield from _table(table, wanted, room)
     if len(found) > 1:
         yield ""
     for line in (*why(found), *unfinished(runs)):
-        yield from wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        yield from wrap(line, room, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _table(table: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
+def _table(table: Sequence[Compared], wanted: Sequence[str] | None, room: int) -> Iterator[str]:
     """Aligned columns of a table, and the keys that differ: as columns where all of them have room, else each on a line
     below, with its values by the numbers of runs. Metrics without room are left out; those that were asked for follow
-    in a further table."""
+    in a further table. A single run without room for all is a column. room: letters of a line."""
     names, (keys, others) = metric_names(table, wanted), told_keys(table)
-    below = _width(_grid(table, names if wanted else names[:2], keys)) > WIDTH
+    if len(table) == 1 and _width(whole := _grid(table, names)) > room:
+        label = max(map(len, whole[0]))
+        yield from (f"{head.ljust(label)}  {cell}"[:room] for head, cell in zip(*whole, strict=True))
+        return
+    below = _width(_grid(table, names if wanted else names[:2], keys)) > room
     beside = () if below else keys
-    while not wanted and len(names) > 2 and _width(_grid(table, names, beside)) > WIDTH:
+    while not wanted and len(names) > 2 and _width(_grid(table, names, beside)) > room:
         names.pop()
     while names or beside:
         shown = len(names)
-        while shown > 1 and _width(_grid(table, names[:shown], beside)) > WIDTH:
+        while shown > 1 and _width(_grid(table, names[:shown], beside)) > room:
             shown -= 1
         grid = _grid(table, names[:shown], beside)
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         for line in grid:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()[:WIDTH]
+            yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()[:room]
         names, beside = names[shown:], ()
     for key in keys if below else ():
-        yield from wrap(f"{key}  {_by_value(table, key)}", WIDTH, subsequent_indent="    ")
+        yield from wrap(f"{key}  {_by_value(table, key)}", room, subsequent_indent="    ")
     if others:
         yield f"{others} more keys are of classes that only some of the runs have: --json"
 

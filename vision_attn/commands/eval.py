@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vision_attn.commands._files import add_figure_arguments, check_file, figure_options, place, writable
-from vision_attn.commands._old_pictures import old_pictures_removed
+from vision_attn.commands._old_pictures import PAGE, old_pictures_removed, others_kept
 from vision_attn.commands._run_options import (
     add_overlay,
     add_run_arguments,
@@ -116,6 +116,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         check_file(arguments.each, "--each")
     for file in {written, out / f"captions_{arguments.split}.json", *out.glob(f"*_{arguments.split}.json")}:
         writes(file, "--out")
+    if arguments.show:
+        others_kept(pictures)
+        writes(pictures / PAGE, "--out")
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(
             model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
@@ -128,15 +131,15 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             seed_all(model.seed)
             with old_pictures_removed(pictures):
                 paths = model.task.show(batch, pictures, **look_of(arguments))
-            more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
-            shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
-            if arguments.figure:
-                from vision_attn.viz.figures.drawing import save
-                from vision_attn.viz.figures.paper import Paper
+                more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
+                shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
+                if arguments.figure:
+                    from vision_attn.viz.figures.drawing import save
+                    from vision_attn.viz.figures.paper import Paper
 
-                seed_all(model.seed)
-                save(model.task.figure(batch, Paper(**figure), **look_of(arguments)), arguments.figure)
-                shown += f"; figure: {arguments.figure}"
+                    seed_all(model.seed)
+                    save(model.task.figure(batch, Paper(**figure), **look_of(arguments)), arguments.figure)
+                    shown += f"; figure: {arguments.figure}"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
             say(f"{arguments.split}: {plural(record['images'], model.task.unit)}")

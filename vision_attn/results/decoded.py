@@ -90,7 +90,7 @@ class CaptionResult(DecodedResult):
         return PageItem(self.title, picture, self.words, self.alpha, extent=extent, seen=seen, **options)
 
     def write_picture(self, path: Path, **look: Any) -> None:
-        write_item(path, self.page_item, **look)
+        write_item(path, self.page_item._replace(title=self.of_picture), **look)
 
 
 @dataclass(repr=False)

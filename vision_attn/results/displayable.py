@@ -38,6 +38,11 @@ class Displayable(ABC):
         """The name of the file, without its folder."""
         return Path(self.file).name
 
+    @property
+    def figure_options(self) -> Sequence[str]:
+        """The options of its figure, besides those that every figure has."""
+        return ()
+
     def record(self, *, maps: bool = False) -> dict[str, Any]:
         """Return what JSON holds of the result; with `maps`, also the map of each word."""
         return {}
@@ -67,32 +72,38 @@ class Displayable(ABC):
         """What `save("look.npz")` writes, by its keys. Raises UserError for a result without arrays."""
         raise UserError(f"{self!r} has no arrays to save as .npz: record() has its numbers")
 
-    def figure(self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, **options: Any) -> Any:
+    def figure(
+        self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, title: str = "", **options: Any
+    ) -> Any:
         """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed and saved as any other:
         its text stays text.
 
         width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
             where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
+        title: stands above all, in the place of a caption.
         options: of results with maps: `words` (only these, in columns), `overlay` and `scale` (see `InteractiveResult`)
-            and `maps` (whether each map stands beside its overlay too).
+            and `maps` (whether each map stands beside its overlay too; by default where there is room).
 
-        Raises UserError for a result that has no figure, and for what it does not have.
+        Raises UserError for a result that has no figure, and for an option or a word that it does not have.
         """
-        return self.figure_on(Paper(width, dpi, dark).checked(), **options)
+        known = ("width", "dpi", "dark", "title", *self.figure_options)
+        if unknown := next((name for name in options if name not in known), None):
+            raise UserError(f"this figure has no option {unknown}: it has {', '.join(known)}")
+        return self.figure_on(Paper(width, dpi, dark, title).checked(), **options)
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or maps
         and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for a result of which nothing
         moves.
 
-        options: of `figure`; a .png with a width, dpi or dark is the figure too. Pages, pictures and animations of
-            results with maps take `overlay` and `scale`: see `InteractiveResult`.
+        options: of `figure`; a .png with a width, dpi, dark or title is the figure too. Pages, pictures and animations
+            of results with maps take `overlay` and `scale`: see `InteractiveResult`.
         """
         path = Path(path)
         ending = path.suffix.lower()
         writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
         writers[".npz"] = self.write_arrays
-        if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark"}):
+        if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark", "title"}):
             return self.write_figure(path, **options)
         if ending not in writers:
             raise UserError(
@@ -157,6 +168,10 @@ class InteractiveResult(Displayable):
         """The answer in one line: a caption, or the names of classes."""
 
     @property
+    def figure_options(self) -> Sequence[str]:
+        return ("words", "overlay", "scale", "maps")
+
+    @property
     def words(self) -> Sequence[str]:
         return self.described.words
 
@@ -185,6 +200,11 @@ class InteractiveResult(Displayable):
     def origin(self) -> str:
         """Which model made the maps, and how, for the foot of a figure; empty where that is not known."""
         return ": ".join(filter(None, (self.model, self.way)))
+
+    @property
+    def of_picture(self) -> str:
+        """The title of its picture: the file and the model."""
+        return " · ".join(filter(None, (self.title, self.model)))
 
     @property
     def column(self) -> tuple[str, str]:
@@ -271,7 +291,7 @@ class InteractiveResult(Displayable):
 
     def write_animation(self, path: Path, **look: Any) -> None:
         """A frame for each word. look: `overlay` and `scale`."""
-        write_caption_animation(path, self.page_item, **look)
+        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **look)
 
     def __str__(self) -> str:
         return self.text

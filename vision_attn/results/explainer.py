@@ -39,7 +39,7 @@ from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.tasks.subjects import check_photographs
 from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.page import GUIDE, KEYS, PageItem, write_page
+from vision_attn.viz.page import GUIDE, KEYS, PageItem, Unit, write_page
 from vision_attn.viz.page import P as P_OF_WORDS
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ GUIDES = {
     "matcher": "Point at a text, or tap it, to see where the image matches it.",
     "encoder": "Point at the word below a picture, or tap it, to see the attention.",
 }
+UNITS: dict[str, Unit] = {"classifier": "answer", "matcher": "text", "encoder": "map"}
 P = {
     "classifier": " p is the probability of an answer.",
     "matcher": " p is the probability of a text among all that were given.",
@@ -141,11 +142,12 @@ class ExplanationResult(InteractiveResult):
         origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
         told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
         guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
-        write_page(path, [item.page_item for item in items], title=TITLES[kind], guide=guide, origin=origin, **look)
+        told_as: dict[str, Any] = {"title": TITLES[kind], "guide": guide, "origin": origin}
+        write_page(path, [item.page_item for item in items], unit=UNITS.get(kind, "word"), **told_as, **look)
 
     def write_picture(self, path: Path, **look: Any) -> None:
         options: dict[str, Any] = {
-            "title": f"{self.title} · {self.way}",
+            "title": f"{self.of_picture} · {self.way}",
             "log_prob": self.log_prob,
             "extent": self.extent.within(self.seen),
             "seen": self.seen,

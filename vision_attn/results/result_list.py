@@ -37,6 +37,10 @@ class ResultList(Displayable, list[Result]):
         found = super().__getitem__(which)
         return ResultList(found) if isinstance(which, slice) else found
 
+    @property
+    def figure_options(self) -> Sequence[str]:
+        return self[0].figure_options if self else ()
+
     def write_page(self, path: Path, **look: Any) -> None:
         if all(isinstance(item, InteractiveResult) for item in self):
             (type(self[0]) if self else InteractiveResult).write_together(path, self, **look)

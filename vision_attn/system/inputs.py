@@ -1,9 +1,9 @@
 """What the running command reads and writes: no output may replace an input or another output.
 
 Within `inputs_kept`, everything that reads a file which the user named calls `reads`, and every output whose name is
-known before the work calls `writes`; `check_replaced` is asked before any file is replaced. Files are compared by
-identity: links and other spellings of a name are the same file. Outside of `inputs_kept`, such as in a notebook,
-nothing is checked.
+known before the work calls `writes`; `check_replaced` is asked before any file is replaced. `keeps` notes files of
+others. Files are compared by identity: links and other spellings of a name are the same file. Outside of `inputs_kept`,
+such as in a notebook, nothing is checked.
 """
 
 import os
@@ -23,6 +23,7 @@ class _Command:
     def __init__(self) -> None:
         self.inputs: dict[object, str] = {}
         self.outputs: dict[object, str] = {}
+        self.kept: dict[object, str] = {}
 
 
 _command: _Command | None = None
@@ -62,6 +63,12 @@ def is_read(path: str | Path) -> bool:
     return _command is not None and os.path.exists(path) and _identity(path) in _command.inputs
 
 
+def keeps(path: str | Path, option: str) -> None:
+    """Note a file that stays as it is, although the output of `option` may have its name."""
+    if _command is not None:
+        _command.kept[_identity(path)] = option
+
+
 def writes(path: str | Path, option: str) -> None:
     """Note a file that will be written, as `option` says. Raises UserError if it is an input, or another output."""
     if _command is None:
@@ -74,7 +81,8 @@ def writes(path: str | Path, option: str) -> None:
 
 def check_replaced(path: str | Path, option: str | None = None) -> None:
     """Raise UserError if what is at `path` is an input, or a folder that holds one, or a picture in a folder of
-    input: it is about to be replaced. option: what named the place; it may not be the output of another option."""
+    input, or what `keeps` noted: it is about to be replaced. option: what named the place; it may not be the output of
+    another option."""
     if _command is None:
         return
     if option and _command.outputs.get(_identity(path), option) != option:
@@ -84,6 +92,9 @@ def check_replaced(path: str | Path, option: str | None = None) -> None:
     drawn = os.path.splitext(path)[1].lower() in PICTURES and _identity(os.path.dirname(path) or ".")
     if _identity(path) in _command.inputs or drawn in _command.inputs:
         raise UserError(_refusal(path, option))
+    if _identity(path) in _command.kept:
+        way = f"move it away, or name another place with {_command.kept[_identity(path)]}"
+        raise UserError(f"{path} would be replaced, but vision-attn did not write it, or it has changed since: {way}")
     if os.path.isdir(path):
         inside = os.path.join(os.path.realpath(path), "")
         for name in _command.inputs.values():

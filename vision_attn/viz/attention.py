@@ -137,7 +137,7 @@ def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> B
     if overlay == "contours":
         lines = " and ".join(f"{share:.0%} ({kind})" for share, kind in zip(SHARES, ("thick", "thin"), strict=True))
         return Bar("", None, f"lines: the smallest areas with {lines} of the weight · {flat}")
-    end = "max, of each word" if scale == "own" else f"{number(max(ends(maps)))}, for all words"
+    end = "max, of each map" if scale == "own" else f"{number(max(ends(maps)))}, for all maps"
     return Bar("0", ramp(BAR[0], BAR[1], overlay), f"{end} · shares of the weight in a region · {flat}")
 
 

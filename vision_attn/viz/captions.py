@@ -1,6 +1,7 @@
 """Pictures of captions: a sheet per image, and one HTML page for all images."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -10,13 +11,25 @@ from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import gaps, joined, shown
-from vision_attn.viz.attention import write_sheet
+from vision_attn.viz.attention import scale_bar, write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
 from vision_attn.viz.overlay.scale import Scale, ends, shares
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, boxed, fitted, picture_name, save_animation, save_picture
+from vision_attn.viz.sheet import (
+    BAR_LINE,
+    DARK,
+    MARGIN,
+    Bar,
+    bar_lines,
+    boxed,
+    draw_bar,
+    fitted,
+    picture_name,
+    save_animation,
+    save_picture,
+)
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
@@ -72,8 +85,8 @@ def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = 
 
 
 def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
-    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked. The
-    last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
+    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked, above the
+    scale and the title. The last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
 
     overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
     """
@@ -84,20 +97,20 @@ def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VI
     if item.frames > 1:
         return write_film(path, item.picture, item.words, item.alpha)
     plain, maps, frames = fitted(item.picture, SIDE), shares(item.alpha), []
+    told = partial(_told, words=item.words, title=item.title, bar=scale_bar(maps, overlay, scale))
     for step, top in enumerate(ends(maps, scale)):
         picture = overlaid(plain, maps[step], overlay, extent=item.extent, seen=item.seen, top=top)
         if item.regions is not None:
             picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
-        frames.append(_told(picture, item.words, step))
-    return save_animation(
-        path, [*frames, _told(outlined(plain, item.seen), item.words, None)], None, [PACE] * len(frames) + [LAST_FRAME]
-    )
+        frames.append(told(picture, step))
+    frames.append(told(outlined(plain, item.seen), None))
+    return save_animation(path, frames, None, [PACE] * (len(frames) - 1) + [LAST_FRAME])
 
 
-def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Image.Image:
-    """A picture above its caption, with one word marked: dark on light."""
+def _told(picture: Image.Image, marked: int | None, words: Sequence[str], title: str, bar: Bar) -> Image.Image:
+    """A picture above its caption, with one word marked: dark on light. Below them the scale and the title."""
     inner, texts = max(picture.width, SIDE), [*map(shown, words)]
-    type_ = Typeface(joined(words))
+    type_ = Typeface(" ".join([title, *words]))
     places, across, line = [], 0.0, 0
     for text, gap in zip(texts, gaps(words), strict=True):
         text = type_.shortened(text, SIZE, inner)
@@ -107,12 +120,16 @@ def _told(picture: Image.Image, words: Sequence[str], marked: int | None) -> Ima
         places.append((text, across, line, room))
         across += room + SPACE * bool(gap)
     top = MARGIN + picture.height + MARGIN // 2
-    page = Image.new("RGB", (inner + 2 * MARGIN, top + LINE * (line + 1) + MARGIN // 2), DARK.paper)
+    below, foot = bar_lines(bar, type_, inner), top + LINE * (line + 1) + MARGIN // 2
+    page = Image.new("RGB", (inner + 2 * MARGIN, foot + BAR_LINE * (len(below) + 1) + MARGIN // 2), DARK.paper)
+    draw_bar(page, bar, below, foot, type_, DARK)
     page.paste(picture, (MARGIN + (inner - picture.width) // 2, MARGIN))
     draw = ImageDraw.Draw(page)
-    for number, (text, left, below, room) in enumerate(places):
+    place = (MARGIN, foot + BAR_LINE * len(below) + 15)
+    draw.text(place, type_.shortened(title, 13, inner), DARK.quiet, type_.font(13), "ls")
+    for number, (text, left, down, room) in enumerate(places):
         left = inner - left - room if right_to_left(joined(words)) else left
-        x, y = MARGIN + left, top + LINE * below + LINE - 12
+        x, y = MARGIN + left, top + LINE * down + LINE - 12
         if number == marked:
             draw.rounded_rectangle((x - 4, y - SIZE, x + room + 4, y + 8), 6, fill=DARK.ink)
         draw.text((x, y), text, DARK.paper if number == marked else DARK.ink, type_.font(SIZE), "ls")

@@ -26,7 +26,7 @@ SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
-Unit = Literal["word", "character", "hop", "map"]
+Unit = Literal["word", "character", "hop", "map", "answer", "text"]
 """What a page calls each part of the model's output."""
 KEYS = " The key v changes the view, s the scale, which says what share of the weight lies in a region."
 GUIDE = (
@@ -42,7 +42,6 @@ BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
     "hop": " A box is the object that the answer follows from at this hop.",
-    "map": "",
 }
 ACTORS = " A box is on the actor of the event that the word tells of, while the event happens."
 FILMS = " The line below a film shows how much it looked at each frame."
@@ -144,7 +143,7 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
     if all(item.alpha is None for item in items):
         return NO_MAPS
     films = any(item.frames > 1 for item in items)
-    boxes = (ACTORS if films else BOXES[unit]) if any(item.boxes for item in items) else ""
+    boxes = (ACTORS if films else BOXES.get(unit, "")) if any(item.boxes for item in items) else ""
     told = P.get(unit, "") if any(item.log_prob is not None for item in items) else ""
     return GUIDE.format(unit) + told + boxes + (FILMS if films else "")
 
@@ -264,7 +263,8 @@ def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):
         heads = [] if layers is None else [_heads(layer[step]) for layer in layers]
-        told = f"{unit} {step + 1} of {len(item.words)} · {_place(alpha[step], item.extent, times)}"
+        told = f"{unit} {step + 1} of {len(item.words)} · " if len(item.words) > 1 else ""
+        told += _place(alpha[step], item.extent, times)
         boxes = list((item.boxes or {}).get(shown(word), ()))
         if item.frames > 1:
             boxes = [on_strip(box, item.frames) for box in boxes]

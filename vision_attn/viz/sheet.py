@@ -72,12 +72,23 @@ def save_animation(
     """Write an endlessly looping GIF whose frames last `durations` milliseconds. Returns its path.
 
     All frames share the palette of the picture `colours`, so that only pixels that change are stored. None: each frame
-    has a palette of its own, as photographs need.
+    has a palette of its own, as photographs need, and is dithered.
     """
-    first, *others = (frame.quantize(256, palette=colours, dither=Image.Dither.NONE) for frame in frames)
+    first, *others = (_own_palette(frame) if colours is None else _quantized(frame, colours) for frame in frames)
     with replacing(path) as temporary:
         first.save(temporary, "GIF", save_all=True, append_images=others, duration=list(durations), loop=0)
     return Path(path)
+
+
+def _quantized(frame: Image.Image, colours: Image.Image) -> Image.Image:
+    return frame.quantize(256, palette=colours, dither=Image.Dither.NONE)
+
+
+def _own_palette(frame: Image.Image) -> Image.Image:
+    """Octrees keep colours that few pixels have, such as that of the largest weight; median cuts, the default, do
+    not."""
+    colours = frame.quantize(256, Image.Quantize.FASTOCTREE)
+    return frame.quantize(256, palette=colours, dither=Image.Dither.FLOYDSTEINBERG)
 
 
 def picture_name(number: int, title: str) -> str:
@@ -214,6 +225,15 @@ def _columns(panels: int, tall: float) -> int:
     return min(range(4, 11), key=cost)
 
 
+def _note(panel: Panel, width: int, type_: Typeface) -> str:
+    """As many parts of the note, the first of them first, as leave room for the word."""
+    parts = panel.note.split(" · ")
+    room = width - (type_.width(panel.word, 13) + 8 if panel.word else 0)
+    while parts and type_.width(" · ".join(parts), 13) > room:
+        parts.pop()
+    return " · ".join(parts) if panel.word else type_.shortened(panel.note, 13, width)
+
+
 def _heading(
     draw: ImageDraw.ImageDraw,
     panel: Panel,
@@ -224,7 +244,7 @@ def _heading(
     palette: Palette,
     backwards: bool,
 ) -> None:
-    note = type_.shortened(panel.note, 13, width)
+    note = _note(panel, width, type_)
     room = width - (type_.width(note, 13) + 8 if note else 0)
     size = next((size for size in range(20, 13, -1) if type_.width(panel.word, size) <= room), 13)
     word = type_.shortened(panel.word, size, room)

@@ -38,6 +38,27 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
             axes.remove()
         for axes in charts[max(0, len(curves) - columns) : len(curves)]:
             axes.set_xlabel("step")
+        _head(figure, paper)
+        return _fitted(figure)
+
+
+def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
+    """A small chart for each name, of a bar for each run, whose label begins with its number, with one legend."""
+    runs = list(dict.fromkeys(run for chart in numbers.values() for run in chart))
+    with drawing(paper):
+        columns = min(len(numbers), max(1, round(paper.width / CHART[0])))
+        figure, charts = _charts(paper, ceil(len(numbers) / columns), columns, runs)
+        for axes, (name, some) in zip(charts, numbers.items(), strict=False):
+            _titled(axes, name)
+            for run, value in some.items():
+                axes.bar(runs.index(run), value, 0.6, color=_style(runs.index(run))["color"])
+            axes.set_xticks(range(len(runs)), [run.partition(" ")[0] for run in runs])
+            axes.set(xlim=(-0.5, len(runs) - 0.5), axisbelow=True)
+            axes.grid(visible=False, axis="x")
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+        for axes in charts[len(numbers) :]:
+            axes.remove()
+        _head(figure, paper)
         return _fitted(figure)
 
 
@@ -69,10 +90,15 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
             axes.set(xlabel=f"regions {'deleted' if kind == 'deletion' else 'inserted'}, %")
             axes.set_ylabel(numbers["score"])
         images = f"{numbers['images']} image{'s' * (numbers['images'] != 1)}"
-        title = f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"])
+        _head(figure, paper, f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"]))
+        return _fitted(figure)
+
+
+def _head(figure: PaperFigure, paper: Paper, title: str = "") -> None:
+    """Write the title of the paper, or this one, above all charts."""
+    if title := paper.title or title:
         letters = Letters(title)
         figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
-        return _fitted(figure)
 
 
 def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:

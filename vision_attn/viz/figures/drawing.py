@@ -14,6 +14,7 @@ from matplotlib.font_manager import FontProperties
 
 from vision_attn.system.files import replacing
 from vision_attn.viz.figures.paper import DPI, Paper, ending_of
+from vision_attn.viz.figures.signature import sign
 from vision_attn.viz.typeface import Typeface
 
 LARGE = 200
@@ -87,4 +88,5 @@ def save(figure: PaperFigure, path: Path) -> Path:
     ending = ending_of(path)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=ending[1:], metadata=DATELESS[ending])
+        sign(temporary, ending)
     return path

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Colormap, Normalize
 from PIL import Image
 
 from vision_attn.system.errors import UserError
@@ -58,8 +58,8 @@ class Bar(NamedTuple):
 
     most: float | int
     label: str
-    colours: str
-    """The name of the map of colours, of matplotlib."""
+    colours: str | Colormap
+    """The map of colours, or its name in matplotlib."""
 
 
 def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
@@ -96,7 +96,7 @@ def drawn(
     number = sum(panel is not None for line in lines for panel in line.panels)
     with drawing(paper):
         page = _Page(paper, tallest)
-        page.paragraph(title, HEAD, paper.ink)
+        page.paragraph(paper.title or title, HEAD, paper.ink)
         width = width_of(columns, paper)
         for column, head in enumerate(heads):
             page.write(head, TITLE, MARGIN + column * (width + GAP), width, paper.ink)

@@ -6,8 +6,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 from PIL import Image
 from torch import Tensor
@@ -22,12 +24,12 @@ from vision_attn.viz.figures.drawing import PaperFigure
 from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, width_of, wrapped
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import frames_of, on_strip
-from vision_attn.viz.overlay.scale import Scale, check_scale, weights
-from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
+from vision_attn.viz.overlay.scale import Scale, check_scale, shares
+from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined, ramp
 from vision_attn.viz.page import PageItem
 from vision_attn.viz.sheet import Box
 
-SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "weight of a region"}
+SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "share of the weight in a region"}
 ROOM = 0.95
 """Inches of a panel, at least, where each map stands beside its overlay, unless `maps` says otherwise."""
 STRIP = 3
@@ -52,7 +54,7 @@ class _Map(NamedTuple):
 
     word: str
     alpha: Float[Tensor, "F Y X"]
-    """Of a picture that is no film, of one frame."""
+    """Shares of the weight. Of a picture that is no film, of one frame."""
     extent: Extent
     seen: Extent
     marks: Sequence[Mark]
@@ -65,7 +67,7 @@ class _Map(NamedTuple):
 
     @property
     def numbers(self) -> list[str]:
-        """Its probability, and its largest weight."""
+        """Its probability, and its largest share."""
         sure = [] if self.probability is None else [f"p {self.probability:.2f}"]
         return [*sure, f"max {self.most:.2g}{' (even)' * self.even}"]
 
@@ -96,8 +98,8 @@ def rows_figure(
     """A row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such as
     methods: of each photograph there is an item for each label. titles: of rows.
 
-    Rows without any word that is asked for, and words without any row, are left out, and a line says so. Raises
-    UserError if nothing is left.
+    Rows without any word that is asked for, and words without any row, are left out, and a line says so. Where a row
+    lacks one of the words, each panel has its word above it, without gaps. Raises UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     found = [[_chosen(item, words) for item in items] for items in rows]
@@ -108,7 +110,12 @@ def rows_figure(
         complain(f"left out of the figure, without a map to show: {'; '.join(left)}")
     maps = [one for number in kept for some in found[number] for one in some if one]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
-    pairs = width_of(1 + 2 * len(groups), paper) >= ROOM if options.maps is None else options.maps
+    counts = [sum(one is not None for some in found[number] for one in some) for number in kept]
+    packed = bool(words) and len(labels) == 1 and min(counts) < len(groups)
+    room = width_of(1 + 2 * (max(counts) if packed else len(groups)), paper)
+    pairs = room >= ROOM if options.maps is None else options.maps
+    if options.maps is None and not pairs:
+        complain(f"maps by themselves are left out: panels would be {room:.2g} inches wide, less than {ROOM}")
     both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
     heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
     most, lines = max(one.most for one in maps), []
@@ -123,13 +130,14 @@ def rows_figure(
                 notes = [*([] if words else [shown(one.word)]), *one.numbers]
                 panels += [_cells(item.picture, one, options, most)] * pairs
                 panels.append(_overlay(item.picture, one, options, most, "", notes))
+        named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
         if strips:
-            named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
             lines += wrapped(named, 1, titles[number])
         else:
-            lines.append(Line(panels, titles[number]))
-    foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin)
-    return drawn(lines, paper, heads=[] if strips else heads, bar=_bar(options, most, pairs), foot=foot)
+            lines.append(Line(named if packed else panels, titles[number]))
+    foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin, pairs)
+    heads = [] if strips or packed else heads
+    return drawn(lines, paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
@@ -138,11 +146,15 @@ def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list
     there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
     missing = [word for word in words if word.casefold() not in there]
     if len(missing) == len(words):
-        known = ", ".join(sorted(there)[:20]) + ", ..." * (len(there) > 20)
-        raise UserError(f"no caption has the word {' or '.join(missing)}; the words are {known}")
+        known = _quoted(sorted(there)[:20]) + ", ..." * (len(there) > 20)
+        raise UserError(f"no caption has the word {_quoted(missing, ' or ')}; the words are {known}")
     if missing:
-        complain(f"no caption has the word {', '.join(missing)}")
+        complain(f"no caption has the word {_quoted(missing)}")
     return [word for word in words if word not in missing]
+
+
+def _quoted(words: Sequence[str], between: str = ", ") -> str:
+    return between.join(f'"{word}"' for word in words)
 
 
 def _common(items: Sequence[PageItem]) -> list[str] | None:
@@ -169,7 +181,7 @@ def _maps(item: PageItem) -> list[_Map]:
     check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     if item.alpha is None:
         return []
-    alpha, found = weights(item.alpha), []
+    alpha, found = shares(item.alpha), []
     flat = even(alpha).tolist()
     for step, word in enumerate(item.words):
         boxes = (item.boxes or {}).get(shown(word), ())
@@ -233,13 +245,13 @@ def _full(one: _Map, options: Options, most: float | int) -> float:
 
 
 def _bar(options: Options, most: float | int, pairs: bool = False) -> Bar | None:
-    """The colour bar; contours have none, unless maps stand beside them (`pairs`). Raises UserError for an unknown view
-    or scale."""
+    """The colour bar: that of a page, over grey, or of maps by themselves where they stand beside overlays (`pairs`).
+    Contours alone have none. Raises UserError for an unknown view or scale."""
     check_view(options.overlay)
     check_scale(options.scale)
     if options.overlay == "contours" and not pairs:
         return None
-    colours = "gray" if options.overlay == "light" and not pairs else COLOURS
+    colours = COLOURS if pairs else ListedColormap(np.asarray(ramp(256, 1, options.overlay))[0] / 255)
     return Bar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
 
 
@@ -251,15 +263,17 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, linewidth=line, edgecolor=ink, **options))
 
 
-def _foot(found: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str) -> str:
-    """The model and the method, the weight of an even map where all weights sum to 1, and what outlines are."""
+def _foot(found: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
+    """The model and the method, the share of an even map where all have as many regions, and what outlines are."""
     told = [origin] if origin else []
     if not found:
         return "".join(told)
     sizes = {one.alpha.numel() for one in found}
-    told.append("max: the largest weight of a region")
-    if len(sizes) == 1 and all(abs(float(one.alpha.sum()) - 1) < 0.01 for one in found):
+    told.append("max: the largest share of the weight in a region")
+    if len(sizes) == 1:
         told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"
+    if pairs and options.overlay in ("color", "cells"):
+        told.append("overlay: the same colours, the more transparent the smaller the share")
     if options.overlay == "contours":
         told.append("lines: around the smallest regions that hold 50% (thick) and 90% of the weight")
     if any(item.seen != WHOLE for item in items):

@@ -29,6 +29,8 @@ class Paper(NamedTuple):
     dpi: int | None = None
     """Dots per inch of pictures and of a PNG. None: 300, or less where a PDF or SVG has many pictures: see `PIXELS`."""
     dark: bool = False
+    title: str = ""
+    """Above the figure, in the place of one that it has."""
 
     @property
     def ink(self) -> str:

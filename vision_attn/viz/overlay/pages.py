@@ -9,7 +9,7 @@ from vision_attn.viz.overlay.scale import SHARES
 from vision_attn.viz.overlay.views import LINE, OPACITY, OUTSIDE, RAMP, View
 from vision_attn.viz.sheet import DIM, PALE, VEIL
 
-NAMES: dict[View, str] = {"light": "light", "color": "colour", "contours": "contours", "cells": "cells"}
+NAMES: dict[View, str] = {"color": "colour", "light": "light", "contours": "contours", "cells": "cells"}
 """For people."""
 
 

@@ -1,4 +1,4 @@
-"""A map over a picture, in four views: light, a colour overlay, contours and cells.
+"""A map over a picture, in four views: a colour overlay, light, contours and cells.
 
 Pages draw the same views by `templates/overlay.js`, with the constants of `pages.py`. `benchmarks/overlays.py` measures
 how well each view shows where the weight is.
@@ -19,9 +19,9 @@ from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.scale import interpolated, levels, weights
 from vision_attn.viz.sheet import VEIL, glowing
 
-View = Literal["light", "color", "contours", "cells"]
-"""light: the picture is lit where the weight is, and darkened elsewhere. color: a colour for each weight, the more
-opaque the larger it is. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: as color,
+View = Literal["color", "light", "contours", "cells"]
+"""color: a colour for each weight, the more opaque the larger it is. light: the picture is lit where the weight is, and
+darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: as color,
 each cell by itself."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
