@@ -11,6 +11,8 @@ from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.system.inputs import inputs_kept, reads, writes
+from vision_attn.viz.html import write_html
+from vision_attn.viz.sheet import save_animation, save_picture
 
 
 def call(folder: Path, *names: str, page: str = "<p>a</p>", level: int = 0) -> None:
@@ -120,3 +122,15 @@ def test_a_call_after_one_that_was_interrupted_replaces_what_it_drew(tmp_path: P
         writes(tmp_path / "01-a.png", "--out")
     call(tmp_path, "01-b.png")
     assert names(tmp_path) == {"01-b.png"}
+
+
+def test_a_call_after_one_that_was_killed_replaces_what_it_drew(tmp_path: Path) -> None:
+    """It left pictures and a page without a list, which say what wrote them."""
+    drawn = Image.new("RGB", (8, 8))
+    save_picture(tmp_path / "01-a.png", drawn)
+    save_animation(tmp_path / "01-a.gif", [drawn, Image.new("RGB", (8, 8), "red")], None, [100, 100])
+    write_html(tmp_path / "index.html", "figures.html", title="x", guide="", rows=[])
+    with inputs_kept():
+        others_kept(tmp_path)
+        for name in ("01-a.png", "01-a.gif", "index.html"):
+            writes(tmp_path / name, "--out")

@@ -2,8 +2,8 @@
 
 The page `index.html` of a call ends with the names and digests of the pictures that were written with it, and of the
 page itself. The next call into this folder may replace these files, and removes pictures that it has not written
-again. Other files stay, and so does a page or a picture that has changed since: a call that would replace one ends
-with an error before it begins.
+again. Other files stay, and so does a page or a picture that has changed since, or does not say that this package wrote
+it: a call that would replace one ends with an error before it begins.
 """
 
 import hashlib
@@ -15,13 +15,20 @@ from pathlib import Path
 
 from vision_attn.system.console import complain, plural
 from vision_attn.system.files import replacing
-from vision_attn.system.inputs import PICTURES, is_read, keeps
+from vision_attn.system.inputs import PICTURES, WRITER, is_read, keeps
 
 PAGE = "index.html"
 TAIL = 1 << 20
 """Bytes at the end of a page in which the list is looked for."""
 UNFINISHED = b"<p>This call was interrupted: run the command again.</p>\n"
 """The page of a call that has drawn pictures, but no page yet."""
+MARKS = {
+    ".html": b'<meta name="generator" content="vision_attn">',
+    ".png": b"Software\0" + WRITER.encode(),
+    ".gif": WRITER.encode(),
+}
+"""What a page and a picture of this package hold in their first `HEAD` bytes."""
+HEAD = 1 << 16
 _LIST = re.compile(rb"<!-- pictures: (\{[^<>]*\}) -->\s*\Z")
 
 
@@ -29,8 +36,9 @@ def others_kept(folder: Path) -> None:
     """Let no page or picture in `folder` be replaced that no earlier call wrote, or that has changed since."""
     listed = _listed(folder / PAGE)
     for name in _names(folder):
-        if name not in listed or not _is_same(folder / name, listed[name]):
-            keeps(folder / name, "--out")
+        path = folder / name
+        if not _is_same(path, listed[name]) if name in listed else not _is_marked(path):
+            keeps(path, "--out")
 
 
 @contextmanager
@@ -117,6 +125,14 @@ def _listed(page: Path) -> dict[str, str]:
 def _is_same(path: Path, digest: str) -> bool:
     """Whether a file is what an earlier call wrote, and no input of this one."""
     return path.is_file() and not path.is_symlink() and not is_read(path) and _digest(path) == digest
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a file says that this package wrote it, such as one of a call that was killed before it wrote a list."""
+    if not path.is_file() or path.is_symlink():
+        return False
+    with open(path, "rb") as file:
+        return MARKS[path.suffix] in file.read(HEAD)
 
 
 def _digest(path: Path) -> str:

@@ -15,6 +15,8 @@ from vision_attn.system.errors import UserError
 
 PICTURES = (".png", ".gif")
 """Endings of the pictures that the package draws."""
+WRITER = "vision_attn"
+"""What these pictures, and pages, say that wrote them."""
 
 
 class _Command:

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageEnhance
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from vision_attn.system.files import replacing, shortened
+from vision_attn.system.inputs import WRITER
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 PANEL = 224  # pixels of a panel's longer side
@@ -60,7 +62,9 @@ class Panel(NamedTuple):
 
 
 def save_picture(path: str | Path, picture: Image.Image, **options: Any) -> Path:
-    """Write a PNG; `options` of Pillow. Returns its path."""
+    """Write a PNG, which says that this package wrote it; `options` of Pillow. Returns its path."""
+    told = options.setdefault("pnginfo", PngInfo())
+    told.add_text("Software", WRITER)
     with replacing(path) as temporary:
         picture.save(temporary, "PNG", **options)
     return Path(path)
@@ -76,7 +80,8 @@ def save_animation(
     """
     first, *others = (_own_palette(frame) if colours is None else _quantized(frame, colours) for frame in frames)
     with replacing(path) as temporary:
-        first.save(temporary, "GIF", save_all=True, append_images=others, duration=list(durations), loop=0)
+        options = {"duration": list(durations), "loop": 0, "comment": WRITER}
+        first.save(temporary, "GIF", save_all=True, append_images=others, **options)
     return Path(path)
 
 
