@@ -29,10 +29,13 @@ def write_run(folder: Path, *, seed: int = 0, gain: float | None = None, score: 
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[str]:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Relative names, and lines as long as in a file: how much room there is depends on both."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "119")
     made = [
-        write_run(tmp_path / "a", seed=0, gain=1.0, score=0.25), write_run(tmp_path / "b", seed=1, gain=1.0, score=0.5),
-        write_run(tmp_path / "c & d", seed=0, gain=10.0, score=0.625, test=False),
+        write_run(Path("a"), seed=0, gain=1.0, score=0.25), write_run(Path("b"), seed=1, gain=1.0, score=0.5),
+        write_run(Path("c & d"), seed=0, gain=10.0, score=0.625, test=False),
     ]  # fmt: skip
     return list(map(str, made))
 
@@ -82,6 +85,7 @@ def test_a_table_has_the_width_of_the_terminal_and_a_single_run_is_a_column(runs
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["compare", *runs[:2]]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["compare", runs[0]]) == 0
     lines = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert ["test BLEU-4", "0.5000"] in lines and ["test nll", "2.0000"] in lines

@@ -110,7 +110,7 @@ def test_what_the_model_did_not_see_has_no_map(view: View) -> None:
 
 
 def test_views_and_scales_that_there_are_not() -> None:
-    with pytest.raises(UserError, match="overlay is heat: choose one of light, color, contours, cells"):
+    with pytest.raises(UserError, match="overlay is heat: choose one of color, light, contours, cells"):
         views.check_view("heat")
     with pytest.raises(UserError, match="scale is two: choose own"):
         scale.check_scale("two")

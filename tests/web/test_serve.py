@@ -467,7 +467,7 @@ def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> No
     shown = "[...document.querySelectorAll('#photograph iframe')].map(each => each.contentDocument.body.dataset.view)"
     assert browser.run(shown) == ["color"] * 2
     browser.call("Input.dispatchKeyEvent", type="keyDown", key="v", windowsVirtualKeyCode=86)
-    browser.wait(f"{shown}.join() == 'contours,contours'")  # one key for both models
+    browser.wait(f"{shown}.join() == 'light,light'")  # one key for both models
     browser.run(f"{page}.querySelector('[value=cells]').click()")
     browser.wait(f"{shown}.join() == 'cells,cells'")
     assert browser.run(f"{page}.documentElement.clientWidth") == browser.run(
