@@ -25,7 +25,7 @@ def test_the_nodes_of_a_network_are_listed_with_their_maps_and_what_is_chosen(ca
 
 def test_a_transformer_and_an_unknown_network(capsys):
     assert main(["encoders", "vit_b_16"]) == 0 and "patch tokens" in capsys.readouterr().out
-    assert main(["encoders", "resnet5"]) == 1 and "no classification network 'resnet5'" in capsys.readouterr().err
+    assert main(["encoders", "resnet5"]) == 1 and "did you mean resnet50" in capsys.readouterr().err
 
 
 def test_a_wrong_node_names_the_command_that_lists_the_right_ones():

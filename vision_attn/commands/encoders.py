@@ -4,6 +4,7 @@
 """
 
 import argparse
+from textwrap import wrap
 from typing import Any
 
 from vision_attn.system.console import say
@@ -30,7 +31,8 @@ def networks_known() -> list[str]:
 
     library = networks._torchvision()
     lines = [f"of this package: {', '.join(SCALES)}"]
-    lines.append(f"of torchvision: {', '.join(library.list_models(module=library.torchvision.models))}")
+    names = ", ".join(library.list_models(module=library.torchvision.models))
+    lines += wrap(f"of torchvision: {names}", 110, subsequent_indent="  ")
     if find_spec("timm"):
         from timm import list_models
 
@@ -54,6 +56,8 @@ def described(name: str) -> list[str]:
     resolution = settings["resolution"]
     last = {shape: node for node, shape in networks.maps(name, resolution)[1].items()}
     for (size, rows, columns), node in last.items():
+        if rows != columns:  # a node within a block, whose channels come last
+            continue
         chosen = "  (chosen)" if node == settings["node"] else ""
         lines.append(
             f"{node:<32} {rows} x {columns} regions of {size} numbers, stride {round(resolution / rows)}{chosen}"

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule
 from vision_attn.encoders.efficientnet_lite import SCALES, EfficientNetLite
 from vision_attn.encoders.tracing import own_thread_in, traced_by_torch
 from vision_attn.layers.meta import allocate, on_meta
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.system.hub import hub_or_cache
 
@@ -80,12 +80,11 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
     if name in SCALES:
         return EfficientNetLite(name)
     library = _torchvision()
-    if name not in library.list_models(
-        module=library.torchvision.models
-    ):  # others, such as detectors, download parts themselves
+    known = library.list_models(module=library.torchvision.models)
+    if name not in known:  # others, such as detectors, download parts themselves
         raise UnknownNetwork(
-            f"torchvision.models has no classification network {name!r}; {TIMM}NAME is a network of timm, and "
-            f"{', '.join(SCALES)} are of this package"
+            f"torchvision.models has no classification network {name!r}{suggest(name, known)} ({TIMM}NAME is a network of "
+            f"timm, and {', '.join(SCALES)} are of this package)"
         )
     return library.get_model(name, weights=None, **options)
 
