@@ -83,8 +83,8 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
     known = library.list_models(module=library.torchvision.models)
     if name not in known:  # others, such as detectors, download parts themselves
         raise UnknownNetwork(
-            f"torchvision.models has no classification network {name!r}{suggest(name, known)} ({TIMM}NAME is a network of "
-            f"timm, and {', '.join(SCALES)} are of this package)"
+            f"torchvision.models has no classification network {name!r}{suggest(name, known)} ({TIMM}NAME is a network "
+            f"of timm, and {', '.join(SCALES)} are of this package)"
         )
     return library.get_model(name, weights=None, **options)
 
