@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from vision_attn.configuration.another_network import with_network
 from vision_attn.configuration.config import read
+from vision_attn.configuration.options import Option
 from vision_attn.configuration.parts import Part, built
 from vision_attn.system.errors import UserError
 
@@ -81,3 +83,9 @@ def test_the_network_of_the_config_and_configs_without_one_stay_as_they_are(caps
 def test_a_network_that_does_not_suit_is_an_error(name, message):
     with pytest.raises(UserError, match=message):
         encoder_of(f"--task.encoder.name={name}")
+
+
+def test_a_class_of_ones_own_of_the_same_name_stays_as_it_is():
+    encoder = {"class_path": "mine.backbone.Backbone", "init_args": {"name": "small"}}
+    content, options = {"task": {"init_args": {"encoder": encoder}}}, [Option(("task", "encoder", "name"), "resnet50")]
+    assert with_network(content, options) == (content, options)

@@ -29,10 +29,8 @@ def networks_known() -> list[str]:
     from vision_attn.encoders import networks
     from vision_attn.encoders.efficientnet_lite import SCALES
 
-    library = networks._torchvision()
     lines = [f"of this package: {', '.join(SCALES)}"]
-    names = ", ".join(library.list_models(module=library.torchvision.models))
-    lines += wrap(f"of torchvision: {names}", 110, subsequent_indent="  ")
+    lines += wrap(f"of torchvision: {', '.join(networks.of_torchvision())}", 110, subsequent_indent="  ")
     if find_spec("timm"):
         from timm import list_models
 

@@ -8,8 +8,10 @@ from vision_attn.configuration.options import Option
 from vision_attn.system.console import say
 
 NAME = ("task", "encoder", "name")
-ENCODERS = ("backbone.Backbone", "patches.Patches", "patches.Timm", "vgg.VGG")
-"""Classes of `vision_attn.encoders` whose settings belong to a network."""
+ENCODERS = {
+    f"vision_attn.encoders.{name}" for name in ("backbone.Backbone", "patches.Patches", "patches.Timm", "vgg.VGG")
+}
+"""Classes whose settings belong to a network."""
 KEPT = {"trainable": bool, "rate": float, "precision": str, "fit": str}
 """Settings that suit any network, of these types: `trainable` may also be a node of one."""
 
@@ -27,7 +29,7 @@ def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[s
     if not names or not isinstance(encoder, dict) or any(option.path == NAME[:2] for option in options):
         return content, options
     settings = encoder.get("init_args") or {}
-    if settings.get("name") == names[-1] or not str(encoder.get("class_path")).endswith(ENCODERS):
+    if settings.get("name") == names[-1] or encoder.get("class_path") not in ENCODERS:
         return content, options
     from vision_attn.encoders.choosing import suited
 

@@ -24,14 +24,18 @@ def suited(name: str) -> dict[str, Any]:
     14 x 14 regions; of vision transformers the patch tokens are taken, at the resolution of their weights. The weights
     are those that the library downloads. Raises UserError if there is no such network, or it has no such map.
     """
-    plain = name.removeprefix(networks.TIMM)
-    if name.startswith(networks.TIMM) and hasattr(networks.on_meta_timm(plain), "num_prefix_tokens"):
-        return {"class_path": TIMM, "init_args": {"name": plain}}
+    usual = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]} if name in SCALES else {}
+    if name.startswith(networks.TIMM):
+        plain = name.removeprefix(networks.TIMM)
+        network = networks.timm_on_meta(plain)
+        if hasattr(network, "num_prefix_tokens"):
+            return {"class_path": TIMM, "init_args": {"name": plain}}
+        usual = {key: [*network.pretrained_cfg[key]] for key in ("mean", "std")}
     if name.startswith("vit_"):
         return {"class_path": PATCHES, "init_args": {"name": name, "weights": networks.usual_weights(name)}}
     node, step = last_map(name)
     settings = {"name": name, "node": node, "resolution": SIDE * step, "weights": networks.usual_weights(name)}
-    return {"class_path": BACKBONE, "init_args": settings | normalisation(name)}
+    return {"class_path": BACKBONE, "init_args": settings | usual}
 
 
 def last_map(name: str) -> tuple[str, int]:
@@ -49,13 +53,3 @@ def last_map(name: str) -> tuple[str, int]:
         if rows == columns and found in STRIDES and not isinstance(layers.get(node), POOLS):
             return node, round(found)
     raise UserError(f"{name} has no map of stride 16 or 32: give task.encoder.node, or another class of encoder")
-
-
-def normalisation(name: str) -> dict[str, list[float]]:
-    """The mean and standard deviation of a network's usual weights, where they are not those of ImageNet's."""
-    if name in SCALES:
-        return {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
-    if name.startswith(networks.TIMM):
-        config = networks.on_meta_timm(name.removeprefix(networks.TIMM)).pretrained_cfg
-        return {"mean": [*config["mean"]], "std": [*config["std"]]}
-    return {}

@@ -79,14 +79,19 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
         return timm_model(name.removeprefix(TIMM), **options)
     if name in SCALES:
         return EfficientNetLite(name)
-    library = _torchvision()
-    known = library.list_models(module=library.torchvision.models)
+    known = of_torchvision()
     if name not in known:  # others, such as detectors, download parts themselves
         raise UnknownNetwork(
             f"torchvision.models has no classification network {name!r}{suggest(name, known)} ({TIMM}NAME is a network "
             f"of timm, and {', '.join(SCALES)} are of this package)"
         )
-    return library.get_model(name, weights=None, **options)
+    return _torchvision().get_model(name, weights=None, **options)
+
+
+def of_torchvision() -> list[str]:
+    """The names of torchvision's classification networks."""
+    library = _torchvision()
+    return library.list_models(module=library.torchvision.models)
 
 
 def traced(network: nn.Module, nodes: Mapping[str, str]) -> GraphModule:
@@ -179,7 +184,7 @@ def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, in
     return network, {node: tuple(shape) for node, shape in found.items() if shape[1] > 1}
 
 
-def on_meta_timm(name: str) -> nn.Module:
+def timm_on_meta(name: str) -> nn.Module:
     """A model of timm without memory, to see what it is."""
     with on_meta():
         return timm_model(name)
