@@ -1,7 +1,8 @@
 """The weights that are validated and kept where they are not those of the last step: an exponential moving average,
 and what lies between the start and these."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,7 +11,38 @@ from torch import Tensor, nn
 from vision_attn.layers.precision import double
 
 
-class Average:
+class KeptWeights(ABC):
+    """Weights that a task holds for a while in the place of those that are trained, which are `live`."""
+
+    live: list[nn.Parameter]
+
+    @abstractmethod
+    def values(self) -> Sequence[Tensor]:
+        """The weights, in the order of `live`."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps: tensors of this object itself."""
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within this context, the task holds these weights."""
+        with torch.no_grad():
+            kept = [parameter.clone() for parameter in self.live]
+            _copy(self.live, self.values())
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                _copy(self.live, kept)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Raises KeyError or RuntimeError if `state` is that of other weights."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+class Average(KeptWeights):
     """Exponential moving average of the trained weights. Buffers and frozen weights are not averaged.
 
     After n steps the decay is min(`decay`, (1 + n) / (10 + n)): the initial weights do not dominate a short run. The
@@ -31,66 +63,35 @@ class Average:
             averaged.lerp_(live, (1 - decay).to(averaged.dtype))
         self.steps += 1
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within this context, the task holds the averaged weights."""
-        with _holding(self.live, self.averaged):
-            yield
+    def values(self) -> list[Tensor]:
+        return self.averaged
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the state under the names of torch's `AveragedModel`."""
         averaged = {f"module.{index}": tensor for index, tensor in enumerate(self.averaged)}
         return {"n_averaged": self.steps, **averaged}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Raises KeyError or RuntimeError if `state` is that of other weights."""
-        for name, tensor in self.state_dict().items():
-            tensor.copy_(state[name])
 
-
-class Between:
+class Between(KeptWeights):
     """Weights between those that a run starts from and the trained ones: share * start + (1 - share) * trained.
 
     Fine-tuned weights forget; those on the line to their start often know both, and are better on the new data as well
     (WiSE-FT; Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022). Buffers and frozen weights are not
-    changed.
+    changed. Within the context of an average, the trained ones are averaged.
     """
 
     def __init__(self, parameters: list[nn.Parameter], share: float) -> None:
         self.live, self.share = parameters, share
         self.start = [parameter.detach().clone() for parameter in parameters]
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within this context, the task holds the weights between the start and those that it holds now."""
-        with torch.no_grad():
-            values = [live.lerp(start, self.share) for live, start in zip(self.live, self.start, strict=True)]
-        with _holding(self.live, values):
-            yield
+    def values(self) -> list[Tensor]:
+        return [live.lerp(start, self.share) for live, start in zip(self.live, self.start, strict=True)]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights of the start."""
         return {f"start.{index}": tensor for index, tensor in enumerate(self.start)}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Raises KeyError or RuntimeError if `state` is that of other weights."""
-        for name, tensor in self.state_dict().items():
-            tensor.copy_(state[name])
 
-
-@contextmanager
-def _holding(tensors: list[nn.Parameter], values: list[Tensor]) -> Iterator[None]:
-    """Within this context, `tensors` hold `values`."""
-    with torch.no_grad():
-        kept = [tensor.clone() for tensor in tensors]
-        _copy(tensors, values)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            _copy(tensors, kept)
-
-
-def _copy(tensors: list[nn.Parameter], values: list[Tensor]) -> None:
+def _copy(tensors: list[nn.Parameter], values: Sequence[Tensor]) -> None:
     for tensor, value in zip(tensors, values, strict=True):
         tensor.copy_(value)

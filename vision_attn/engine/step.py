@@ -244,7 +244,7 @@ class Step:
             "schedule": self.schedule and self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": self.average and self.average.state_dict(),
-            **({"between": self.between.state_dict()} if self.between else {}),
+            "between": self.between and self.between.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
