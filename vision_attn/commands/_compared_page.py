@@ -18,8 +18,8 @@ from vision_attn.commands._comparison import (
     told_keys,
     unfinished,
     why,
+    written,
 )
-from vision_attn.system.console import unit_of
 from vision_attn.viz.curves import Plot, plot
 from vision_attn.viz.html import write_html
 
@@ -96,15 +96,13 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
 
 
 def _shown(row: Row, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> Shown:
-    written = [_written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
+    texts = [written(value, name, UNKNOWN) for value, (_, name) in zip(row.values, names, strict=True)]
     if one := row.run:
-        cells = [(text, "") for text in written]
+        cells = [(text, "") for text in texts]
         return Shown(one.number, one.name, str(one.val.get("step", UNKNOWN)), cells, own[one.number])
-    spread = [
-        _written(value, name) if value is not None else "" for value, (_, name) in zip(row.spread, names, strict=True)
-    ]
+    spread = [written(value, name, "") for value, (_, name) in zip(row.spread, names, strict=True)]
     rest = [""] * len(next(iter(own.values())))
-    return Shown(0, f"mean of {row.seeds} seeds", "", list(zip(written, spread, strict=True)), rest)
+    return Shown(0, f"mean of {row.seeds} seeds", "", list(zip(texts, spread, strict=True)), rest)
 
 
 def _all(table: Sequence[Compared]) -> dict[str, list[str]]:
@@ -118,15 +116,11 @@ def _all(table: Sequence[Compared]) -> dict[str, list[str]]:
     return found
 
 
-def _written(value: float | None, name: str) -> str:
-    return UNKNOWN if value is None else f"{value:.4f}{unit_of(name)}"
-
-
 def _exact(value: Any, name: str) -> str:
     """A number of any size; whole numbers are counts and settings."""
     if isinstance(value, int) or not is_number(value):
         return f"{value:,}" if is_number(value) else UNKNOWN
-    return _written(value, name)
+    return written(value, name, UNKNOWN)
 
 
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:

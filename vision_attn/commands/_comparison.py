@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from vision_attn.system.console import unit_of
+
 SEED = "run.seed"
 APART = {"run.folder"}
 """Keys in which runs differ anyway."""
@@ -213,6 +215,11 @@ def unfinished(runs: Iterable[Compared]) -> list[str]:
         for one in runs
         if one.position.get("done") is False
     ]
+
+
+def written(value: float | None, name: str, unknown: str = "-") -> str:
+    """A metric in a table, with its unit; `unknown` where there is none."""
+    return unknown if value is None else f"{value:.4f}{unit_of(name)}"
 
 
 def settings(runs: Sequence[Compared], key: str) -> list[str]:

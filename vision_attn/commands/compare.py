@@ -31,11 +31,12 @@ from vision_attn.commands._comparison import (
     told_keys,
     unfinished,
     why,
+    written,
 )
 from vision_attn.commands._files import add_figure_arguments, check_writable, figure_options, place
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.commands._run_options import best_of, measured_in
-from vision_attn.system.console import complain, say, unit_of
+from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
@@ -200,11 +201,11 @@ def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Seq
     columns = [settings(table, key) for key in keys]
     own = {one.number: [column[place] for column in columns] for place, one in enumerate(table)}
     for row in rows(table, names):
-        numbers = [_written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
+        numbers = [written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
         if one := row.run:
             found.append([str(one.number), _end(one.name), *own[one.number], str(one.val.get("step", "-")), *numbers])
             continue
-        spread = [_written(value, name) for value, (_, name) in zip(row.spread, names, strict=True)]
+        spread = [written(value, name) for value, (_, name) in zip(row.spread, names, strict=True)]
         for label, cells in ((f"mean of {row.seeds} seeds", numbers), ("+- standard deviation", spread)):
             found.append(["", label, *[""] * (len(keys) + 1), *cells])
     return found
@@ -216,10 +217,6 @@ def _width(grid: Sequence[Sequence[str]]) -> int:
 
 def _end(name: str) -> str:
     return name if len(name) <= NAME else f"...{name[3 - NAME :]}"
-
-
-def _written(value: float | None, name: str) -> str:
-    return "-" if value is None else f"{value:.4f}{unit_of(name)}"
 
 
 def _by_value(table: Sequence[Compared], key: str) -> str:

@@ -27,39 +27,42 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
     is none."""
     if not curves:
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
-    runs = list(dict.fromkeys(run for chart in curves.values() for run in chart))
     with drawing(paper):
-        columns = min(len(curves), max(1, round(paper.width / CHART[0])))
-        figure, charts = _charts(paper, ceil(len(curves) / columns), columns, runs)
-        for axes, (name, some) in zip(charts, curves.items(), strict=False):
-            _titled(axes, name)
+        figure, charts, columns, runs = _small_charts(curves, paper)
+        for axes, some in zip(charts, curves.values(), strict=True):
             _lines(axes, some, runs)
-        for axes in charts[len(curves) :]:
-            axes.remove()
-        for axes in charts[max(0, len(curves) - columns) : len(curves)]:
+        for axes in charts[max(0, len(charts) - columns) :]:
             axes.set_xlabel("step")
-        _head(figure, paper)
         return _fitted(figure)
 
 
 def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
     """A small chart for each name, of a bar for each run, whose label begins with its number, with one legend."""
-    runs = list(dict.fromkeys(run for chart in numbers.values() for run in chart))
     with drawing(paper):
-        columns = min(len(numbers), max(1, round(paper.width / CHART[0])))
-        figure, charts = _charts(paper, ceil(len(numbers) / columns), columns, runs)
-        for axes, (name, some) in zip(charts, numbers.items(), strict=False):
-            _titled(axes, name)
+        figure, charts, _, runs = _small_charts(numbers, paper)
+        for axes, some in zip(charts, numbers.values(), strict=True):
             for run, value in some.items():
                 axes.bar(runs.index(run), value, 0.6, color=_style(runs.index(run))["color"])
             axes.set_xticks(range(len(runs)), [run.partition(" ")[0] for run in runs])
             axes.set(xlim=(-0.5, len(runs) - 0.5), axisbelow=True)
             axes.grid(visible=False, axis="x")
             axes.yaxis.set_major_locator(MaxNLocator(4))
-        for axes in charts[len(numbers) :]:
-            axes.remove()
-        _head(figure, paper)
         return _fitted(figure)
+
+
+def _small_charts(
+    found: Mapping[str, Mapping[str, Any]], paper: Paper
+) -> tuple[PaperFigure, list[Axes], int, list[str]]:
+    """A figure with an empty chart for each name, titled, in a grid; the charts, the columns, and the names of runs."""
+    runs = list(dict.fromkeys(run for chart in found.values() for run in chart))
+    columns = min(len(found), max(1, round(paper.width / CHART[0])))
+    figure, charts = _charts(paper, ceil(len(found) / columns), columns, runs)
+    for axes in charts[len(found) :]:
+        axes.remove()
+    for axes, name in zip(charts, found, strict=False):
+        _titled(axes, name)
+    _head(figure, paper)
+    return figure, charts[: len(found)], columns, runs
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
