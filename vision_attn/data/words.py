@@ -59,9 +59,9 @@ CHARACTERS = Split(
 )
 
 
-def spans(caption: str) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
+def spans(caption: str, normalizer: Normalizers = NORMALIZER) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
     """The normalised text, and its words at spaces with where each stands in it."""
-    text = NORMALIZER.normalize_str(caption)
+    text = normalizer.normalize_str(caption)
     return text, AT_SPACES.pre_tokenize_str(text)
 
 
@@ -123,7 +123,7 @@ class Cased(Words):
     scored = None
 
     def split(self, caption: str) -> list[str]:
-        return [word for word, _ in AT_SPACES.pre_tokenize_str(CASED.normalize_str(caption))]
+        return [word for word, _ in spans(caption, CASED)[1]]
 
 
 class Raw(Words):
