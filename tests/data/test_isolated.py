@@ -143,7 +143,7 @@ def test_all_ways_to_decode_an_upload_share_its_time(decoders, monkeypatch) -> N
 
 
 def test_a_file_that_others_wait_for_has_less_time(decoders, monkeypatch) -> None:
-    monkeypatch.setattr(isolated, "PATIENCE", 0.0)  # less than it takes to start a process, which decodes the other file
+    monkeypatch.setattr(isolated, "PATIENCE", 0.0)  # a process that decodes the other file takes longer to start
     monkeypatch.setattr(isolated, "TICK", 0.01)
     monkeypatch.setattr(isolated, "PROCESSES", 1)
     number = stopped(decoders)
