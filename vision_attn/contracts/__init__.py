@@ -12,7 +12,7 @@ import sys
 
 from vision_attn.contracts.answerer import Answerer, Answers
 from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner
-from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
+from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, LocationMode, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
 from vision_attn.contracts.encoder import Encoder, Fit, Precision
@@ -46,6 +46,7 @@ __all__ = [
     "Extent",
     "Fit",
     "Glimpses",
+    "LocationMode",
     "Nested",
     "Precision",
     "Reads",

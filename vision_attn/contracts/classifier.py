@@ -1,6 +1,6 @@
 """The contract of a classifier: images to log-probabilities of classes, after each glimpse."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from vision_attn.contracts.drawing import Window
 from vision_attn.contracts.samples import Choice
 from vision_attn.system.errors import UserError
+
+LocationMode = Literal["sample", "mean"]
+"""How locations are chosen: sampled from the policy, or its means."""
 
 
 class ClassifierOutput(NamedTuple):
@@ -59,13 +62,16 @@ class Classifier(nn.Module):
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
+    def forward(
+        self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: LocationMode = "sample"
+    ) -> ClassifierOutput:
         """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
         means. A deterministic model ignores `rows` and returns one row."""
         raise NotImplementedError
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:
-        """What the first row of each image saw, for pictures; None where it saw the whole image."""
+    def view(self, images: Any, glance: ClassifierOutput) -> Glimpses | Reads | None:
+        """What the first row of each image saw, for pictures; None where it saw the whole image. images: as of
+        `forward`; `Images` for a model that takes images of all sizes."""
         return None
 
     def restart(self) -> None:
