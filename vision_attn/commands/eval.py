@@ -182,7 +182,13 @@ def evaluate(
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
         batches = source.split(split, rank=world.rank, world=world.size)
-        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes, "within": model.turn}
+        options: dict[str, Any] = {
+            "seed": model.seed,
+            "what": f"evaluate {split}",
+            "full": True,
+            "sizes": sizes,
+            "within": model.turn,
+        }
         predicted = predictions(task, batches, world, **options)
         if not world.is_main:
             deque(predicted, maxlen=0)

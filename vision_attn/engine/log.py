@@ -160,7 +160,7 @@ def _wandb(folder: Path) -> Any:
         ours = {name: value for name, value in ours.items() if not os.environ.get(f"WANDB_{name.upper()}")}
         if not os.environ.get("WANDB_RUN_ID"):
             ours["id"] = _identity(folder / "wandb.txt")
-        return wandb.init(dir=str(folder), config=config, resume="allow", **ours)
+        return wandb.init(dir=str(folder), config=config, resume="allow", **dict[str, Any](ours))
     except Exception as error:
         say(f"wandb failed to start; training without it: {reason_of(error)}")
         return None
@@ -189,7 +189,7 @@ def _identity(path: Path) -> str:
         if re.fullmatch(rb"[\w-]{1,64}", identity):
             return identity.decode()
         say(f"{path} is damaged: Weights & Biases will show the rest as a new run")
-    identity = secrets.token_hex(4)
+    new = secrets.token_hex(4)
     with replacing(path) as temporary:
-        temporary.write_text(identity)
-    return identity
+        temporary.write_text(new)
+    return new

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,11 @@ class Displayable(ABC):
         return {}
 
     @abstractmethod
-    def write_page(self, path: Path) -> None:
+    def write_page(self, path: Path, **look: Any) -> None:
         """Write a self-contained HTML page."""
 
     @abstractmethod
-    def write_picture(self, path: Path) -> None:
+    def write_picture(self, path: Path, **look: Any) -> None:
         """Write a PNG."""
 
     def write_animation(self, path: Path, **look: Any) -> None:
@@ -101,7 +101,11 @@ class Displayable(ABC):
         """
         path = Path(path)
         ending = path.suffix.lower()
-        writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
+        writers: dict[str, Callable[..., None]] = {
+            ".html": self.write_page,
+            ".png": self.write_picture,
+            ".gif": self.write_animation,
+        }
         writers[".npz"] = self.write_arrays
         if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark", "title"}):
             return self.write_figure(path, **options)
@@ -127,7 +131,7 @@ class Displayable(ABC):
 
     def write_arrays(self, path: Path) -> None:
         """Write `arrays()` as an .npz file, which numpy loads with `allow_pickle=False`."""
-        arrays = self.arrays()
+        arrays: dict[str, Any] = self.arrays()
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, **arrays)
 
@@ -173,23 +177,27 @@ class InteractiveResult(Displayable):
 
     @property
     def words(self) -> Sequence[str]:
-        return self.described.words
+        words: Sequence[str] = self.described.words
+        return words
 
     @property
     def log_prob(self) -> Sequence[float] | None:
         """The log-probability of each word, in nats; None if the model has none."""
-        return self.described.log_prob
+        log_prob: Sequence[float] | None = self.described.log_prob
+        return log_prob
 
     @property
     def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
         """The map of each word, for a film with F frames; None for a model without maps."""
-        return self.described.alpha
+        alpha: Tensor | None = self.described.alpha
+        return alpha
 
     @property
     def extent(self) -> Extent:
         """Where the regions of the maps lie on the picture: `vision_attn.geometry.extents.centres` gives their
         centres."""
-        return self.described.extent
+        extent: Extent = self.described.extent
+        return extent
 
     @property
     @abstractmethod

@@ -232,6 +232,7 @@ class Shards(Captioned):
         cannot be read if so."""
         sample, number = numbered
         try:
+            assert self._resolution is not None
             pixels = read_image(sample.photograph, self._resolution, self._fit)
         except UserError as error:
             return str(error)

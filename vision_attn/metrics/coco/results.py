@@ -21,14 +21,14 @@ def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 
 
-def write_each(path: str | Path, captions: Mapping[Image, str], each: Mapping[Image, Mapping[str, Any]]) -> None:
+def write_each(path: str | Path, captions: Mapping[Any, str], each: Mapping[Any, Mapping[str, Any]]) -> None:
     """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
     records = zip(captions, _records(captions), strict=True)
     lines = [{**record, **each.get(image, {})} for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def _records(captions: Mapping[Image, str]) -> list[dict[str, Any]]:
+def _records(captions: Mapping[Any, str]) -> list[dict[str, Any]]:
     return [
         {"image_id": image[1], "source": image[0], "caption": caption}
         if isinstance(image, tuple)
