@@ -228,6 +228,13 @@ class Model:
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
 
+    def intervene(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """The answer of a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
+        from vision_attn.results.explainer import explainer_of_run
+
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
+        return explainer.intervene(images, text, **options)
+
     def measure(
         self,
         images: Images | None = None,
