@@ -35,6 +35,14 @@ class DecodedCaption(NamedTuple):
     content: Sequence[bool] | None = None
     """Whether each word is a content word, by the function words of the captions' language; None where that is not
     known, and English is assumed."""
+    steered: Sequence[int] = ()
+    """The numbers of the words, from 1, whose maps were not the model's own (`attention.steered.Steered`). The end has
+    the number after that of the last word."""
+
+    @property
+    def steps(self) -> int:
+        """The number of words, the end included where it was reached."""
+        return len(self.words) + (self.score is not None and not self.cut)
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:
