@@ -92,6 +92,18 @@ class Evaluator:
             described: the same captions as text, with their maps.
         """
 
+    def examine(
+        self,
+        task: Any,
+        batch: Any,
+        regions: Float[Tensor, "B L D"],
+        words: Int[Tensor, "B 1 T"],
+        described: Sequence[DecodedCaption],
+    ) -> Any:
+        """`probe`, for metrics that also need the batch, such as its boxes, or the captioning task, to decode again
+        (`described_from`). Override one of the two; this one calls `probe`. Takes `batch` without its images."""
+        return self.probe(task.model, regions, words, described)
+
     def update(self, batch: Any, results: Any) -> None:
         """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning
         task)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -18,6 +18,7 @@ from vision_attn.system.turns import DRAWING, RandomStream, Turn
 from vision_attn.tasks.steering import Wanted
 
 
+@runtime_checkable
 class Captions(Protocol):
     """The part of a `Model` that captions need."""
 

@@ -97,6 +97,13 @@ class Describing(Task):
         rows = [self._described(decoded, regions, row, placed=placed, steering=steering) for row in range(number)]
         return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
 
+    @torch.no_grad()
+    def described_from(
+        self, regions: Float[Tensor, "B L D"], decoding: Decoding, steering: Steering | None = None
+    ) -> list[DecodedCaption]:
+        """The best caption of each image from its annotation vectors."""
+        return self._described(self._decode(regions, decoding, 1, "best", steering), regions, placed=False)
+
     def steering(self, wanted: Wanted, seen: Sequence[Extent]) -> Steering | None:
         """The maps of images of whose photographs the encoder sees the parts `seen`; None where none is replaced."""
         return wanted.steering(self.encoder.layout, self.encoder.extent(), seen)
