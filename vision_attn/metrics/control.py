@@ -35,6 +35,8 @@ class Case(NamedTuple):
     """0 at the first word of the object, 1 at the second one."""
     own: Object
     other: Object
+    opens: bool = False
+    """Whether it is the first word of the caption that names any object."""
 
 
 class Outcome(NamedTuple):
@@ -50,6 +52,8 @@ class Outcome(NamedTuple):
     """Whether the word names the other object; of "own": whether it is the word that was said before."""
     next_own: bool | None
     """Whether the word after the first one still names the own object."""
+    opens: bool
+    """Whether it is the first word of the caption that names any object."""
 
 
 class Control(Evaluator):
@@ -118,9 +122,12 @@ class Control(Evaluator):
 
     def update(self, batch: Any, results: Results) -> None:
         for one in results.probed or ():
-            self.outcomes[one.beams, one.turn, one.forced, one.strength][self.scenes + one.image].append(one.named)
+            image = self.scenes + one.image
+            self.outcomes[one.beams, one.turn, one.forced, one.strength][image].append(one.named)
+            if one.opens and one.strength == 1:
+                self.outcomes[one.beams, 0, f"first_{one.forced}", 1.0][image].append(one.named)
             if one.next_own is not None and (one.forced, one.strength) == ("other", 1.0):
-                self.outcomes[one.beams, 0, "next_own", 1.0][self.scenes + one.image].append(one.next_own)
+                self.outcomes[one.beams, 0, "next_own", 1.0][image].append(one.next_own)
         self.scenes += len(batch.boxes)
 
     def estimates(self) -> dict[str, Jackknife]:
@@ -141,7 +148,8 @@ class Control(Evaluator):
         control_low and control_high, its interval of 95%; control_at_0.5 at this strength. control_own: how many stay
         the same with an even map on their own object. control_random: how many name the other object with a map on one
         random region. control_next_own: the word after still names the own object. _second: the same at the second
-        word of each object. _beams_3: with this width.
+        word of each object. control_first_other, _own, _random: at the first word that names any object alone.
+        _beams_3: with this width.
         """
         found = self.estimates()
         shares = {name: float(one.value) for name, one in found.items()}
@@ -178,7 +186,7 @@ def cases_of(image: int, caption: DecodedCaption, objects: Mapping[str, Object])
         turn, before[own] = before[own], before[own] + 1
         if turn < 2:
             others = [other for other in dict.fromkeys(objects.values()) if other != own]
-            found += [Case(image, place, turn, own, other) for other in others]
+            found += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
     return found
 
 
@@ -195,7 +203,7 @@ def outcome(
     said, after = (*caption.words, "", "")[case.place : case.place + 2] if case.place < len(caption.words) else ("", "")
     named = said == before.words[case.place] if forced == "own" else objects.get(said) == case.other
     next_own = objects.get(after) == case.own if case.turn == 0 else None
-    return Outcome(case.image, beams, case.turn, forced, strength, named, next_own)
+    return Outcome(case.image, beams, case.turn, forced, strength, named, next_own, case.opens)
 
 
 def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"] | None:
