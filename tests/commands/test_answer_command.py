@@ -120,11 +120,11 @@ def test_what_cannot_be_answered_is_told(facts, question, said: str, stories) ->
 
 def test_other_models_answer_no_questions_and_answerers_write_no_captions(stories, scenes) -> None:
     with pytest.raises(vision_attn.UserError, match=r"answers no questions: use classify\(\)"):
-        vision_attn.load("weights/ram_cluttered60").answer("digit.png", "which digit?")
+        vision_attn.load_model("weights/ram_cluttered60").answer("digit.png", "which digit?")
     with pytest.raises(vision_attn.UserError, match=r"use answer\(\), or on the command line vision-attn answer"):
         stories.caption("photo.jpg")
     with pytest.raises(vision_attn.UserError, match="one image: give them one after the other"):
-        scenes.answer([example(scenes, 1)[0]], "what colour is the circle?")
+        scenes.answer(["one.png", "other.png"], "what colour is the circle?")
 
 
 def test_the_command_prints_answers_and_what_hops_read(tmp_path, monkeypatch, capsys) -> None:

@@ -38,8 +38,7 @@ class AnswerResult(Displayable):
     file: str
     """The name of the file or the image; "story" for a story that is no file."""
     described: AnsweredStory | AnsweredImage
-    probabilities: Float[Tensor, "V"]
-    """Of each word as the answer."""
+    distribution: Float[Tensor, "V"]
     names: Sequence[str]
     """The words, in order."""
     scored: bool
@@ -62,6 +61,11 @@ class AnswerResult(Displayable):
     def probability(self) -> float:
         """Of the answer."""
         return self.described.probability
+
+    @property
+    def probabilities(self) -> Float[Tensor, "V"]:
+        """Of each word as the answer, in the order of `names`."""
+        return self.distribution
 
     @property
     def alpha(self) -> Float[Tensor, "K L"] | Float[Tensor, "K Y X"]:
