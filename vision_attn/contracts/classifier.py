@@ -56,12 +56,23 @@ class Classifier(nn.Module):
     """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
     reinforced: bool = False
     """Whether its samples need a score-function estimator."""
+    place_numbers: int = 0
+    """The numbers that say where a glimpse is taken: 2 for a location, 4 for a box; 0 if none can be given."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
+    def forward(
+        self,
+        images: Float[Tensor, "B C Y X"],
+        rows: int = 1,
+        mode: str = "sample",
+        given: Float[Tensor, "B T P"] | None = None,
+    ) -> ClassifierOutput:
         """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
-        means. A deterministic model ignores `rows` and returns one row."""
+        means. A deterministic model ignores `rows` and returns one row.
+
+        `given`: the places of glimpses, P = `place_numbers`; NaN leaves a glimpse to the model. Not for training.
+        Models whose `place_numbers` is 0 need not take it."""
         raise NotImplementedError
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:

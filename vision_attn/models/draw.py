@@ -48,6 +48,8 @@ class DRAWReader(Classifier):
     Fast version: `fast.models.over_time.FastDRAWReader`.
     """
 
+    place_numbers = 4
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],
@@ -84,13 +86,22 @@ class DRAWReader(Classifier):
         """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
         return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
-        """Always one row; `rows` and `mode` have no effect. The loop over time steps computes only what depends on the
-        previous state; answers and locations are computed for all time steps at once."""
+    def forward(
+        self,
+        images: Float[Tensor, "B C Y X"],
+        rows: int = 1,
+        mode: str = "sample",
+        given: Float[Tensor, "B T 4"] | None = None,
+    ) -> ClassifierOutput:
+        """Always one row; `rows` and `mode` have no effect. `given`: boxes to read instead, (x0, y0, x1, y1) in
+        [-1, 1]; NaN where the model chooses. The loop over time steps computes only what depends on the previous state;
+        answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)
         window, states, each, patches = None, [], [], []
-        for _ in range(self.num_glimpses):
+        for step in range(self.num_glimpses):
             window = self.filterbank.window(hidden[:, None], window)
+            if given is not None:
+                window = self.filterbank.covering(given[:, None, step], window)
             patches.append(self.filterbank.read(images, window))
             hidden, cell = self.lstm(cell, self.gates(patches[-1].flatten(1), hidden))
             each.append(window)

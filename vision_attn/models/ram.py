@@ -181,6 +181,7 @@ class RAM(Classifier):
 
     stochastic = True
     any_size = True
+    place_numbers = 2
     retina: Retina
     core: Rectifier | LSTM | ContextLSTM
     policy: Gaussian | Anywhere
@@ -214,10 +215,14 @@ class RAM(Classifier):
                 part.requires_grad_(False)
 
     def forward(
-        self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, mode: LocationMode = "sample"
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        rows: int = 1,
+        mode: LocationMode = "sample",
+        given: Float[Tensor, "B T 2"] | None = None,
     ) -> ClassifierOutput:
         """Classify `rows` independent copies of each image. `mode`: "sample" samples locations from the policy, "mean"
-        takes its means.
+        takes its means. `given`: locations to look at instead; NaN where the policy chooses.
 
         The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
         sampled locations, are computed for all glimpses at once: the policy runs without a gradient in the loop, and
@@ -236,6 +241,8 @@ class RAM(Classifier):
                 location = samples[-1].clamp(-1, 1)
             else:
                 location = self._first(images, rows)
+            if given is not None:
+                location = given[:, None, step].where(~given[:, None, step].isnan(), location)
             locations.append(location)
             state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
             hidden.append(state.hidden)

@@ -13,6 +13,7 @@ from vision_attn.decode import Strategy
 from vision_attn.results.answering import Answers
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, encoded, whole
+from vision_attn.results.places import Place, glimpse_places
 from vision_attn.results.result_list import BATCH, Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.turns import DRAWING, RandomStream, Turn
@@ -291,23 +292,47 @@ class Model(Answers):
 
     @overload
     def classify(
-        self, images: Picture, *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Picture,
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ClassificationResult": ...
     @overload
     def classify(
-        self, images: Sequence[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Sequence[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ResultList[ClassificationResult]": ...
     @overload
     def classify(
-        self, images: Iterator[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Iterator[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "Iterator[ClassificationResult]": ...
-    def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
+    def classify(
+        self,
+        images: Images,
+        *,
+        invert: bool = False,
+        locations: Sequence[Place] | None = None,
+        unreadable: list[str] | None = None,
+    ) -> Any:
         """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
         see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
         `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
         (T, 2), or a list of them. What is sampled depends on the seed of the run alone, and not on other images.
 
         invert: swap black and white.
+        locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
+            [-1, 1] or, of DRAW, a box (x0, y0, x1, y1); None, and those that are left out, are the model's own.
         """
         self.check("classify")
         from vision_attn.data.images.lazy import Inverted, open_pixels, resized
@@ -328,12 +353,13 @@ class Model(Answers):
 
         def answer(file: str, pixels: Any) -> Any:
             seen = self.task.seen(Inverted(pixels) if invert else pixels)
-            (found,) = self.task.answer(seen, self.seed)
+            (found,) = self.task.answer(seen, self.seed, given)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
             where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
+        given = None if locations is None else glimpse_places(self.task.model, locations, self.name).to(self.device)
         return each(
             images,
             read,

@@ -248,10 +248,17 @@ class Classification(Task):
         return scaled(Images([fitted(pixels, shape)], shape[0]).sampled(max(shape))[0][None].to(device))
 
     @torch.no_grad()
-    def answer(self, images: Float[Tensor, "B C Y X"] | Images, seed: int) -> list[Answer]:
-        """Classify images as `at_test` says. What is sampled depends on the seed alone."""
+    def answer(
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        seed: int,
+        given: Float[Tensor, "B T P"] | None = None,
+    ) -> list[Answer]:
+        """Classify images as `at_test` says, with glimpses where they are `given` (`Classifier.forward`). What is
+        sampled depends on the seed alone."""
+        places = {} if given is None else {"given": given}
         with self.seeded(seed):
-            glance = self.model(images, **self.options(self.at_test))
+            glance = self.model(images, **self.options(self.at_test), **places)
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
         answers = []
