@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vision_attn.decode import Strategy
+from vision_attn.results.answering import Answers
 from vision_attn.results.captioned import Asked, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, whole
@@ -29,19 +30,18 @@ if TYPE_CHECKING:
     from vision_attn.tasks.pretrained import PretrainedCaptioning
     from vision_attn.tasks.transcribe import Transcription
 
-# What not every model needs, such as the pictures of glimpses, is imported where it is used.
-
 UNABLE = {
     "caption": "writes no captions",
     "transcribe": "transcribes no lines",
     "classify": "classifies no images",
     "draw": "draws no images",
+    "answer": "answers no questions",
 }
 """What is said of a task without this verb."""
 
 
-class Model:
-    """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
+class Model(Answers):
+    """A trained run. Which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works: its task says.
 
     Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
     them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
@@ -193,7 +193,7 @@ class Model:
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
         """
-        self._check("caption")
+        self.check("caption")
         if captions is None and strategy == "diverse":
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
@@ -274,7 +274,7 @@ class Model:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
         `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
         glimpses are kept for pictures."""
-        self._check("transcribe")
+        self.check("transcribe")
         from vision_attn.data.lines.text_lines import ink, max_width_of
 
         resolution, max_width = self.task.resolution, max_width_of(self.source)
@@ -332,7 +332,7 @@ class Model:
         locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
             [-1, 1] or, of DRAW, a box (x0, y0, x1, y1); None, and those that are left out, are the model's own.
         """
-        self._check("classify")
+        self.check("classify")
         from vision_attn.data.images.lazy import Inverted, open_pixels, resized
         from vision_attn.data.labelled.labelled_images import LabelledImages
         from vision_attn.results.classified import ClassificationResult
@@ -370,7 +370,7 @@ class Model:
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
         """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
         X)."""
-        self._check("draw")
+        self.check("draw")
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
 
@@ -378,7 +378,7 @@ class Model:
             drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
-    def _check(self, verb: str) -> None:
+    def check(self, verb: str) -> None:
         """Raise UserError unless this is what the task does."""
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""
