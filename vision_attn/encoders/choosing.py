@@ -5,7 +5,6 @@ from typing import Any
 from torch import nn
 
 from vision_attn.encoders import networks
-from vision_attn.encoders.efficientnet_lite import SCALES
 from vision_attn.geometry.receptive_fields import stride
 from vision_attn.system.errors import UserError
 
@@ -24,18 +23,20 @@ def suited(name: str) -> dict[str, Any]:
     14 x 14 regions; of vision transformers the patch tokens are taken, at the resolution of their weights. The weights
     are those that the library downloads. Raises UserError if there is no such network, or it has no such map.
     """
-    usual = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]} if name in SCALES else {}
     if name.startswith(networks.TIMM):
         plain = name.removeprefix(networks.TIMM)
         network = networks.timm_on_meta(plain)
         if hasattr(network, "num_prefix_tokens"):
             return {"class_path": TIMM, "init_args": {"name": plain}}
-        usual = {key: [*network.pretrained_cfg[key]] for key in ("mean", "std")}
     if name.startswith("vit_"):
         return {"class_path": PATCHES, "init_args": {"name": name, "weights": networks.usual_weights(name)}}
     node, step = last_map(name)
     settings = {"name": name, "node": node, "resolution": SIDE * step, "weights": networks.usual_weights(name)}
-    return {"class_path": BACKBONE, "init_args": settings | usual}
+    if networks.library_of(name) != "torchvision":  # whose mean and standard deviation are the defaults
+        settings |= {
+            key: [*each] for key, each in zip(("mean", "std"), networks.usual_normalisation(name), strict=True)
+        }
+    return {"class_path": BACKBONE, "init_args": settings}
 
 
 def last_map(name: str) -> tuple[str, int]:
