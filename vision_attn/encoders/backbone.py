@@ -127,7 +127,7 @@ class Backbone(Encoder):
         """Load `weights`. Raises UserError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
-        from vision_attn.encoders import networks, own_weights
+        from vision_attn.encoders import choosing, networks
 
         if self.weights in networks.offers(self.name):
             state, *preset = networks.download(self.name, self.weights)
@@ -137,8 +137,8 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except UserError as error:
-                raise UserError(f"{error}. {own_weights.others(self.name)}") from None
-            for line in own_weights.unusual(self.name, path, self.mean, self.std):
+                raise UserError(f"{error}. {choosing.other_weights(self.name)}") from None
+            for line in choosing.unusual_normalisation(self.name, path, self.mean, self.std):
                 say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state

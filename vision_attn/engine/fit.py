@@ -26,6 +26,7 @@ from vision_attn.engine.run_folder.folders import lock_folder
 from vision_attn.engine.run_folder.start import check_rate, check_untrained, keep_start, restore_start, started
 from vision_attn.engine.step import Step
 from vision_attn.engine.training import Training, trained
+from vision_attn.engine.watching import check_watchers
 from vision_attn.fast import accelerate
 from vision_attn.fast.graphs import without_graphs
 from vision_attn.system.console import complain, say
@@ -54,6 +55,7 @@ def fit(
     then raise KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving.
     While it trains, the process has the number of threads of the run.
     """
+    check_watchers(run)
     keep_freed_memory()
     folder = Path(run.folder)
     with (
@@ -98,7 +100,7 @@ def fit(
         }
         if world.device.type == "cpu" and world.size == 1 and threads.chosen is not None:
             position.chosen["threads"] = threads.chosen
-        log = Log(folder, world, run, position.logged)
+        log = Log(folder, world, run, position.logged, step=position.step)
         try:
             with Interrupt() as interrupt, step.told(interrupt):
                 training = Training(run, folder, world, data, model, batches, step, log, position, interrupt, threads)

@@ -69,10 +69,11 @@ def signed(value: float) -> str:
     return f"{value:+.3f}" if not value or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
-def complain(text: str) -> None:
-    """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
+def complain(text: str, by: str = "vision-attn") -> None:
+    """Print one line on standard error, above any progress bar, prefixed with the name of the program, or of the
+    library that complains."""
     if sys.stderr is not None:
-        _write(f"vision-attn: {printable(text)}", sys.stderr)
+        _write(printable(f"{by}: {text}"), sys.stderr)
 
 
 _unread: dict[Any, BrokenPipeError] | None = None
@@ -161,8 +162,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def log_to_terminal() -> None:
-    """Print `logging` messages with `complain`, of other libraries warnings alone, unless logging is configured
-    already. What Pillow says of damaged files is left out, for our errors name those."""
+    """Print `logging` messages with `complain`, of other libraries warnings alone and under their names, unless logging
+    is configured already. What Pillow says of damaged files is left out, for our errors name those."""
     logging.basicConfig(handlers=[_Complaints()], level=logging.WARNING)
     logging.getLogger("vision_attn").setLevel(logging.INFO)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
@@ -172,7 +173,8 @@ def log_to_terminal() -> None:
 class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            complain(record.getMessage())
+            library = record.name.partition(".")[0]
+            complain(record.getMessage(), "vision-attn" if library == "vision_attn" else library)
         except Exception:
             self.handleError(record)
 

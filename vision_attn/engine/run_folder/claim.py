@@ -15,7 +15,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import contents, replacing
 
 FREE = (
-    "folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "fast", "compile", "capture", "threads",
+    "folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "tensorboard", "fast", "compile",
+    "capture", "threads",
 )  # fmt: skip
 """Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
 
