@@ -14,6 +14,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.turns import forked
@@ -131,10 +132,9 @@ class Backbone(Encoder):
         """Load `weights`. Raises UserError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
-        from vision_attn.encoders import networks
+        from vision_attn.encoders import choosing, networks
 
-        known = networks.offers(self.name)
-        if self.weights in known:
+        if self.weights in networks.offers(self.name):
             state, *preset = networks.download(self.name, self.weights)
             for name, values in zip(("mean", "std"), preset, strict=True):
                 getattr(self, name).copy_(torch.tensor(values).view(3, 1, 1))
@@ -142,10 +142,9 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except UserError as error:
-                if not known:
-                    raise
-                library, names = networks.library_of(self.name), ", ".join(known)
-                raise UserError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
+                raise UserError(f"{error}. {choosing.other_weights(self.name)}") from None
+            for line in choosing.unusual_normalisation(self.name, path, self.mean, self.std):
+                say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
         load_state(self.body, state, f"weights {self.weights} of {self.name}")

@@ -26,6 +26,7 @@ from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
 """Begins the name of a network of timm."""
+HALF = (0.5, 0.5, 0.5)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -202,6 +203,18 @@ def usual_weights(name: str) -> str | None:
     if name.startswith(TIMM) or name in SCALES:
         return "pretrained" if name.startswith(TIMM) else None
     return _torchvision().get_model_weights(name).DEFAULT.name
+
+
+def usual_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and the standard deviation with which weights of the network `name` are usually trained, for images in
+    [0, 1]."""
+    if name in SCALES:
+        return HALF, HALF
+    if name.startswith(TIMM):
+        settings = timm_on_meta(name.removeprefix(TIMM)).pretrained_cfg
+        return tuple(settings["mean"]), tuple(settings["std"])
+    transforms = _torchvision().get_model_weights(name).DEFAULT.transforms()
+    return tuple(transforms.mean), tuple(transforms.std)
 
 
 def preset(name: str, weights: str) -> Any:

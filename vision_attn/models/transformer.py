@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.multi_head import MultiHead
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Forced
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
@@ -41,6 +41,8 @@ class Memory(NamedTuple):
     values: tuple[Float[Tensor, "B K L d"], ...]
     real: Bool[Tensor, "B 1 L"] | None = None
     """Which regions are not padding; None: all."""
+    forced: Forced | None = None
+    """Where the heads of all layers look for the next word; None: where their scores say."""
 
 
 class Layer(nn.Module):
@@ -92,6 +94,7 @@ class Transformer(Captioner):
     Fast version: `fast.models.transformer.FastTransformer`.
     """
 
+    steerable = True
     layers: Any
     """An `nn.ModuleList` of `Layer`."""
     positions: Tensor
@@ -135,6 +138,12 @@ class Transformer(Captioner):
 
     def leave_out_padding(self) -> None:
         self.pads = True
+
+    def steer(self, memory: Memory, forced: Forced) -> Memory:
+        heads, given = sum(layer.to_regions.num_heads for layer in self.layers), forced.alpha.shape[1]
+        if given not in (1, heads):
+            raise UserError(f"maps of {given} attention heads, but the layers have {heads} in all: give one, or all")
+        return memory._replace(forced=forced)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         memory = self._memory(regions)
@@ -228,8 +237,9 @@ class Transformer(Captioner):
 
     def _look(self, number: int, x: Tensor, memory: Memory) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
         """Cross-attention and the feed-forward network of a layer, for all queries (B, Q, H) of an image."""
-        layer = self.layers[number]
-        change, alpha = layer.to_regions(layer.before(1, x), memory.keys[number], memory.values[number], memory.real)
+        layer, heads, seen = self.layers[number], self.layers[number].to_regions.num_heads, memory
+        forced = None if seen.forced is None else seen.forced.heads(number * heads, heads)
+        change, alpha = layer.to_regions(layer.before(1, x), seen.keys[number], seen.values[number], seen.real, forced)
         x = layer.after(1, x, change)
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
 

@@ -62,7 +62,7 @@ class Answering(Task):
     of equal weights each counts by its share (see `on_largest`).
     """
 
-    kind, unit = "model that answers questions", "question"
+    kind, unit, verb = "model that answers questions", "question", "answer"
     own = ("model.linear", "model.lowest", "model.since_lowest")
     model: Answerer
     encoder: Encoder | None

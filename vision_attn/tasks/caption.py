@@ -215,7 +215,8 @@ class Captioning(Describing):
             return predicted
         measured = self.criteria.measure(self.model, regions, words)
         best, described = decoded.words[:, :1], results.described
-        probed = {name: new().probe(self.model, regions, best, described) for name, new in self.evaluators.items()}
+        seen = self, predicted.batch, regions, best, described
+        probed = {name: new().examine(*seen) for name, new in self.evaluators.items()}
         return predicted._replace(measured=measured, probed=probed)
 
     @torch.no_grad()

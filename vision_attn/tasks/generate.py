@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vision_attn.attention.filterbank import Filterbank
@@ -17,6 +17,7 @@ from vision_attn.contracts import Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.system.checks import check_range
+from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
@@ -110,12 +111,13 @@ class Generation(Task):
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
         the bound of the same images; and the KL of each time step, written to steps.json."""
         wanted = self.importance_images
-        log_prob, kl, estimates = list[Tensor](), list[Tensor](), list[Tensor]()
+        log_prob, kl, estimated = list[Tensor](), list[Tensor](), list[Tensor]()
         for predicted in predictions:
             log_prob.append(predicted.log_prob)
             kl.append(predicted.kl)
-            if predicted.images is not None and len(few := predicted.images[:wanted]):
-                estimates.append(self._estimate(few, seed=len(estimates)))
+            few = () if predicted.images is None else predicted.images[:wanted]
+            if len(few):
+                estimated.append(few.bool().cpu())
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
             raise UserError("there are no images to evaluate: the split is empty")
@@ -126,8 +128,8 @@ class Generation(Task):
             "reconstruction": reconstruction.mean(),
             "kl": kl_per_step.sum(dim=1).mean(),
         }
-        if estimates:
-            estimate = -torch.cat(estimates).double()
+        if estimated:
+            estimate = -self._estimates(estimated).double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
@@ -135,22 +137,32 @@ class Generation(Task):
                 path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}
 
-    def _estimate(self, images: Float[Tensor, "B C Y X"], seed: int) -> Float[Tensor, "B"]:
-        """`log_likelihood`, on the device of the model, with random numbers that depend on `seed` alone."""
-        with self.seeded(seed):
-            return self.log_likelihood(images.to(next(self.parameters()).device)).cpu()
+    def _estimates(self, batches: Sequence[Bool[Tensor, "_ C Y X"]]) -> Float[Tensor, "N"]:
+        """`log_likelihood` of binary images, on the device of the model, with random numbers that depend on the number
+        of the batch alone. It takes much longer than the bound, so it has a progress of its own."""
+        place, found = next(self.parameters()), []
+        bar = progress(what="log p(x)", unit="sample", total=len(batches) * self.importance_samples)
+        with bar:
+            for seed, images in enumerate(batches):
+                with self.seeded(seed):
+                    found.append(self.log_likelihood(images.to(place).float(), bar.update).cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
-    def log_likelihood(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B"]:
+    def log_likelihood(
+        self, images: Float[Tensor, "B C Y X"], sampled: Callable[[], object] = lambda: None
+    ) -> Float[Tensor, "B"]:
         """Estimate log p(x) of binary images in nats by importance sampling: log 1/k sum_k p(x | z_k) p(z_k) /
         q(z_k | x) with k reconstructions of each image (Burda et al. 2016, eq. 8).
 
-        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows.
+        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows. `sampled` is called
+        after each of the k.
         """
         weights = []
         for _ in range(self.importance_samples):
             drawing = self.model(images)
             weights.append(drawing.log_prob + drawing.log_ratio.sum(dim=1))
+            sampled()
         return torch.stack(weights).logsumexp(dim=0) - math.log(self.importance_samples)
 
     @torch.no_grad()

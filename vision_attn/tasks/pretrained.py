@@ -125,6 +125,10 @@ class PretrainedCaptioning(Task):
         settings = {name: value for name, value in asdict(self.decoding).items() if name in (*OPTIONS, "prompt")}
         return settings | {"dtype": str(self.model.dtype).removeprefix("torch.")}
 
+    def steering(self, wanted: Any, seen: Sequence[Extent]) -> None:
+        """Raises UserError: maps of transformers are recorded, not replaced."""
+        raise UserError("a captioner of transformers cannot be steered: attend is for runs of this package")
+
     def describe(
         self,
         images: Sequence[Image.Image],
@@ -133,6 +137,7 @@ class PretrainedCaptioning(Task):
         decoding: Generating | None = None,
         *,
         placed: bool = True,
+        steering: None = None,
     ) -> list[Any]:
         """The best caption of each picture, or a list of `captions` of each: see `Describing.describe`. There is no
         strategy "diverse". Raises UserError for settings that `generate` does not have."""

@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.attention.steered import Steering
 from vision_attn.contracts import Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
@@ -53,10 +54,17 @@ class Transcription(Captioning):
         errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
         return [*errors, *maps, *glimpses]
 
-    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
+    def _decode(
+        self,
+        regions: Tensor,
+        decoding: Decoding,
+        captions: int = 1,
+        strategy: Strategy = "best",
+        steering: Steering | None = None,
+    ) -> Decoded:
         frames = self.model.frames(regions)
         if frames is None or strategy != "best":
-            return super()._decode(regions, decoding, captions, strategy)
+            return super()._decode(regions, decoding, captions, strategy, steering)
         return self._decode_labels(frames, decoding, captions)
 
     def _decode_labels(self, frames: Tensor, decoding: Decoding, captions: int = 1) -> Decoded:

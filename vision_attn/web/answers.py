@@ -50,9 +50,11 @@ def verbs(model: Model | Explainer) -> list[str]:
 def check_served(model: Model | Explainer) -> None:
     """Raise UserError for a model that answers nothing, such as one that draws, or answers questions."""
     if not verbs(model):
+        asks = model.task.verb == "answer"
+        way = "answer %s --example 1 answers a question" if asks else "eval %s --show 8 draws what it does"
         raise UserError(
             f"{model.name} holds a {model.task.kind}, which neither captions nor classifies images, so the page has "
-            f"nothing to ask it: vision-attn eval {model.name} --show 8 draws what it does"
+            f"nothing to ask it: vision-attn {way % model.name}"
         )
 
 

@@ -186,7 +186,8 @@ class Listener(uvicorn.Server):
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             if self.is_new(error.errno):
-                complain(f"no connection can be accepted ({error.strerror}); this is tried again each second")
+                reason = f"no connection can be accepted ({error.strerror})"
+                complain(f"{reason}; this is tried again each second", error=True)
         elif error is not None and not isinstance(error, ConnectionError):
             self.print(error)
 

@@ -12,17 +12,24 @@ from torch.autograd.function import once_differentiable
 
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
-from vision_attn.attention.soft import Soft, normalised
+from vision_attn.attention.soft import Attention, Soft, normalised
+from vision_attn.contracts import Forced
 from vision_attn.fast.accumulate import total_of
 from vision_attn.fast.choice import fused
 
 
-class Fused:
+class Fused(Attention):
     """An attention whose weighted sums, and where it has one the softmax before them, are fused."""
 
     def attended(
-        self, scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        scale: float = 1.0,
+        forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+        if forced is not None:  # the map changes between the softmax and the sum, which kernels fuse
+            return super().attended(scores, regions, scale, forced)
         return attended(scores, regions, scale)
 
     def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
