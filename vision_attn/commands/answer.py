@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
-    results = model.answer(facts, questions)
+    results: Any = model.answer(facts, questions)
     for result in results:
         told(result, as_json=arguments.json)
         if text := hint(result):

@@ -284,7 +284,8 @@ class Explainer:
         """
         from vision_attn.explain.intervention import intervene
 
-        if self._model is None:
+        model = self._model
+        if model is None:
             raise UserError(
                 f"{self.name} is a captioner of this package: make it look elsewhere with caption(attend=...)"
             )
@@ -295,7 +296,7 @@ class Explainer:
             boxes = {name: box and Extent(*box).seen_from(seen) for name, box in (("without", without), ("only", only))}
             part = seen_part(picture, self._fit)
             with self._turn:
-                return intervene(self._model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
+                return intervene(model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [answered(*one) for one in some], unreadable=unreadable)

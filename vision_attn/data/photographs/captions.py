@@ -43,6 +43,8 @@ class Captions(Captioned):
     """Photographs in a folder, with captions in a file of any common shape; also several such data sets. For an encoder
     of films: films, each a file or a folder of frames."""
 
+    batch_size: int
+
     def __init__(
         self,
         *,
