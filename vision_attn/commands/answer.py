@@ -25,7 +25,7 @@ from vision_attn.commands._files import (
 )
 from vision_attn.commands._run_options import add_overlay, add_run_arguments, look_of, names_after_options, open_with
 from vision_attn.system.checks import check_range
-from vision_attn.system.console import complain, say
+from vision_attn.system.console import complain, say, to_the_end
 from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import reads, writes
 
@@ -80,14 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
     results = model.answer(facts, questions)
-    for result in results:
-        told(result, as_json=arguments.json)
-        if text := hint(result):
-            complain(text)
-    if arguments.out:
-        with old_pictures_removed(arguments.out):
-            complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")
-    write_figure(arguments, results, figure | look_of(arguments))
+    with to_the_end(bool(arguments.out or arguments.figure)):
+        for result in results:
+            told(result, as_json=arguments.json)
+            if text := hint(result):
+                complain(text)
+        if arguments.out:
+            with old_pictures_removed(arguments.out):
+                complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")
+        write_figure(arguments, results, figure | look_of(arguments))
     return 0
 
 
