@@ -35,6 +35,12 @@ class Filterbank(nn.Module):
     Fast version: `fast.filterbank.FastFilterbank`.
     """
 
+    offsets: Tensor
+    pixels: Tensor
+    extent: Tensor
+    middle: Tensor
+    powers: Tensor
+
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):
         super().__init__()
         check_range("Filterbank", 1, 1000, size=size)

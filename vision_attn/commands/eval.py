@@ -183,8 +183,10 @@ def evaluate(
     metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`. number: of items, if not all."""
     import torch
 
+    from vision_attn.engine.batch_size import DoesNotFit
     from vision_attn.engine.batches import sampled
     from vision_attn.engine.predictions import predictions
+    from vision_attn.engine.short_of_memory import in_evaluation
     from vision_attn.metrics.coco.results import EACH, INTERVALS
     from vision_attn.system.files import replacing, scratch
 
@@ -209,7 +211,10 @@ def evaluate(
             return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
-            metrics = task.judge(predicted, folder)
+            try:
+                metrics = task.judge(predicted, folder)
+            except DoesNotFit as error:
+                raise in_evaluation(error, source) from None
             for file in folder.iterdir():
                 if file.name == INTERVALS:
                     intervals = {"intervals": read_json(file)}

@@ -1,6 +1,6 @@
 """The contract of a classifier: images to log-probabilities of classes, after each glimpse."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from vision_attn.contracts.drawing import Window
 from vision_attn.contracts.samples import Choice
 from vision_attn.system.errors import UserError
+
+LocationMode = Literal["sample", "mean"]
+"""How locations are chosen: sampled from the policy, or its means."""
 
 
 class ClassifierOutput(NamedTuple):
@@ -65,7 +68,7 @@ class Classifier(nn.Module):
         self,
         images: Float[Tensor, "B C Y X"],
         rows: int = 1,
-        mode: str = "sample",
+        mode: LocationMode = "sample",
         given: Float[Tensor, "B T P"] | None = None,
     ) -> ClassifierOutput:
         """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
@@ -75,8 +78,9 @@ class Classifier(nn.Module):
         Models whose `place_numbers` is 0 need not take it."""
         raise NotImplementedError
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:
-        """What the first row of each image saw, for pictures; None where it saw the whole image."""
+    def view(self, images: Any, glance: ClassifierOutput) -> Glimpses | Reads | None:
+        """What the first row of each image saw, for pictures; None where it saw the whole image. images: as of
+        `forward`; `Images` for a model that takes images of all sizes."""
         return None
 
     def restart(self) -> None:

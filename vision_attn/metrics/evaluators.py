@@ -45,6 +45,7 @@ class ReferenceLikelihood(Evaluator):
         self.num_words = 0
 
     def update(self, batch: Any, results: Results) -> None:
+        assert results.caption is not None
         log_prob = results.caption.log_prob.sum(dim=-1)
         possible = ~log_prob.isneginf()
         self.log_prob = self.log_prob + log_prob.where(possible, 0).sum()
@@ -162,6 +163,7 @@ class Pointing(Evaluator):
                     continue
                 grid = tuple(caption.alpha.shape[1:])
                 weights = caption.seen if mode else caption.alpha.flatten(1)
+                assert weights is not None
                 key = (mode, grid, caption.extent)
                 correctness = self.correctness.setdefault(key, AttentionCorrectness(grid, caption.extent))
                 correctness.update([*map(shown, caption.words)], weights, boxes, content=results.content_words)

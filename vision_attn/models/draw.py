@@ -8,6 +8,7 @@ image at once ("without attention").
 
 from collections.abc import Callable
 from math import log
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -80,11 +81,8 @@ class DRAWReader(Classifier):
         self.action = Linear(hidden_size + (self.features.size if self.features else 0), num_classes)
         with torch.no_grad():
             self.gates.bias[hidden_size : 2 * hidden_size] = forget
-
-    @property
-    def pixels(self) -> int:
+        self.pixels = num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
         """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
-        return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
     def forward(
         self,
@@ -116,6 +114,7 @@ class DRAWReader(Classifier):
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Reads:
         """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
+        assert glance.windows is not None
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
 
@@ -203,8 +202,10 @@ class DRAW(nn.Module):
     Fast version: `fast.models.over_time.FastDRAW`.
     """
 
-    read: ReadPatch | ReadImage
-    write: WritePatch | WriteImage
+    read: Any
+    """`ReadPatch`, `ReadImage`, or a module like these."""
+    write: Any
+    """`WritePatch`, `WriteImage`, or a module like these."""
 
     def __init__(
         self,
@@ -300,8 +301,8 @@ class DRAW(nn.Module):
 
     def _start(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """c_0, h_0^enc and h_0^dec for `number` images."""
-        states = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
-        return self.first_canvas.expand(number, -1, -1, -1), *states
+        encoded, decoded = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
+        return self.first_canvas.expand(number, -1, -1, -1), encoded, decoded
 
 
 def divergence(mean: Float[Tensor, "*B Z"], log_sigma: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B"]:

@@ -7,7 +7,7 @@ location. The rows of an image are its R Monte Carlo copies; they share its pyra
 
 from collections.abc import Callable
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
-from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses
+from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, LocationMode
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.models.convolutions import Context
-from vision_attn.models.policies import Anywhere, Gaussian, LocationMode
+from vision_attn.models.policies import Gaussian
 from vision_attn.system.checks import check_range, require
 
 
@@ -183,8 +183,12 @@ class RAM(Classifier):
     any_size = True
     place_numbers = 2
     retina: Retina
-    core: Rectifier | LSTM | ContextLSTM
-    policy: Gaussian | Anywhere
+    core: Any
+    """`Rectifier`, `LSTM`, `ContextLSTM`, or a module like these."""
+    policy: Any
+    """`Gaussian`, `Anywhere`, or a module like these."""
+    glimpse: Any
+    """`GlimpseNetwork`, `ConvolutionalGlimpse`, or a module like these."""
 
     def __init__(
         self,
@@ -253,6 +257,7 @@ class RAM(Classifier):
         return ClassifierOutput(log_prob, torch.stack(locations, dim=2), choice)
 
     def view(self, images: Float[Tensor, "B C Y X"] | Images, glance: ClassifierOutput) -> Glimpses:
+        assert glance.locations is not None
         return Glimpses(self.retina(self.retina.pyramid(images), glance.locations[:, 0]))
 
     def restart(self) -> None:

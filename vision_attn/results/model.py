@@ -1,23 +1,23 @@
 """A trained run, opened: what the Python API, the commands and the page ask of it."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 
-from vision_attn.data.films.files import film_input, open_film
 from vision_attn.decode import Strategy
 from vision_attn.results.answering import Answers
+from vision_attn.results.captioned import Asked, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
-from vision_attn.results.images import FILES, Picture, encoded, whole
+from vision_attn.results.images import FILES, Picture, whole
 from vision_attn.results.places import Place, glimpse_places
-from vision_attn.results.result_list import BATCH, Images, ResultList, each
+from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import DRAWING, RandomStream, Turn
+from vision_attn.system.turns import Turn
 from vision_attn.task import Source
+from vision_attn.tasks.steering import Attend, Wanted
 
 if TYPE_CHECKING:
     from vision_attn.results.classified import ClassificationResult, DrawnImages
@@ -90,6 +90,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> CaptionResult: ...
     @overload
@@ -102,6 +104,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[CaptionResult]: ...
     @overload
@@ -114,6 +118,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[CaptionResult]: ...
     @overload
@@ -126,6 +132,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[ResultList[CaptionResult]]: ...
     @overload
@@ -138,6 +146,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> Iterator[CaptionResult]: ...
     @overload
@@ -150,6 +160,8 @@ class Model(Answers):
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> Iterator[ResultList[CaptionResult]]: ...
     def caption(
@@ -161,6 +173,8 @@ class Model(Answers):
         seed: int | None = None,
         placed: bool = True,
         unreadable: list[str] | None = None,
+        attend: Attend | None = None,
+        strength: float | int = 1.0,
         **settings: int | float | str,
     ) -> Any:
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
@@ -170,6 +184,12 @@ class Model(Answers):
             best of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
         placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
             48 images.
+        attend: where to look for words instead, such as {3: (0.3, -0.2)}. Words count from 1, the end included; a key
+            is a number or (first, last). A place is a point (x, y), spread over its four nearest regions, a box (x0,
+            y0, x1, y1) or a mask of weights (Y, X), by area; all in [-1, 1] of the whole photograph. Of films, a point
+            or a box may end with a frame, from 1, and a mask is (F, Y, X). A mask of the shape of the maps (`alpha[t]`)
+            is one of them; in (K, Y, X), as `described.heads[t]`, each attention head has its own, or keeps it where
+            that is all 0. strength: how much of the map is that place, from 0 to 1; the rest is the model's own map.
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
         """
@@ -178,38 +198,9 @@ class Model(Answers):
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
             raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
-        decoding = self.task.decoding.changed(**settings) if settings else None
-
-        def answer(some: Sequence[tuple[str, tuple[Picture, Any, Any]]]) -> list[CaptionResult | ResultList]:
-            pixels = [pixels for _, (_, pixels, _) in some]
-            pixels = pixels if self.task.resolution is None else torch.stack(pixels).to(self.device)
-            described = self.task.describe(
-                pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
-            )
-            kind = self.task.fit, self.task.frames
-            results = [
-                ResultList(
-                    CaptionResult(file, image, caption, *kind, times, self.name, self.task.way) for caption in several
-                )
-                for (file, (image, _, times)), several in zip(some, described, strict=True)
-            ]
-            return [several[0] for several in results] if captions is None else results
-
-        def read(image: Picture) -> tuple[Picture, Any, list[float] | None]:
-            if self.task.frames > 1:
-                film = open_film(image, self.task.frames, self.task.resolution)
-                return image, film_input(film, self.task.resolution, self.task.fit), film.times
-            return image, encoded(image, self.task.resolution, self.task.fit), None
-
-        stream = None if seed is None else RandomStream(seed, self.device)
-
-        @contextmanager
-        def within() -> Iterator[None]:
-            drawing = stream.going_on() if stream else DRAWING if strategy == "sampled" else nullcontext()
-            with self.turn, drawing:
-                yield
-
-        return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
+        wanted = None if attend is None else Wanted(attend, strength, self.task.decoding.changed(**settings).max_words)
+        asked = Asked(captions, strategy, seed, placed, wanted, settings)
+        return captioned(self, images, asked, unreadable)
 
     @overload
     def look(self, images: Picture, text: str | Sequence[str] | None = ..., **options: Any) -> "ExplanationResult": ...
@@ -227,6 +218,13 @@ class Model(Answers):
 
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
+
+    def intervene(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """The answer of a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
+        from vision_attn.results.explainer import explainer_of_run
+
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
+        return explainer.intervene(images, text, **options)
 
     def measure(
         self,

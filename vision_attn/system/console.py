@@ -71,11 +71,11 @@ def signed(value: float) -> str:
     return f"{value:+.3f}" if not value or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
-def complain(text: str, *, error: bool = False) -> None:
-    """Print one line on standard error, above any progress bar, prefixed with the name of the program. With --quiet,
-    only if it is an error."""
+def complain(text: str, by: str = "vision-attn", *, error: bool = False) -> None:
+    """Print one line on standard error, above any progress bar, prefixed with the name of the program, or of the
+    library that complains. With --quiet, only if it is an error."""
     if sys.stderr is not None and (error or not _quiet):
-        _write(f"vision-attn: {printable(text)}", sys.stderr)
+        _write(printable(f"{by}: {text}"), sys.stderr)
 
 
 _unread: dict[Any, BrokenPipeError] | None = None
@@ -164,8 +164,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def log_to_terminal(*, quiet: bool = False, verbose: bool = False) -> None:
-    """Print `logging` messages with `complain`, of other libraries warnings alone, unless logging is configured
-    already. What Pillow says of damaged files is left out, for our errors name those.
+    """Print `logging` messages with `complain`, of other libraries warnings alone and under their names, unless logging
+    is configured already. What Pillow says of damaged files is left out, for our errors name those.
 
     quiet: errors alone, also of `complain`, and no progress. verbose: also messages of this package for debugging.
     """
@@ -180,7 +180,9 @@ def log_to_terminal(*, quiet: bool = False, verbose: bool = False) -> None:
 class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            complain(record.getMessage(), error=record.levelno >= logging.ERROR)
+            library = record.name.partition(".")[0]
+            by = "vision-attn" if library == "vision_attn" else library
+            complain(record.getMessage(), by, error=record.levelno >= logging.ERROR)
         except Exception:
             self.handleError(record)
 

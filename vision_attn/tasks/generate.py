@@ -16,7 +16,6 @@ from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.models.draw import DRAW
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
@@ -57,7 +56,8 @@ class Generation(Task):
     kind = "generator of images"
     verb = "draw"
     uncapturable = ""
-    model: DRAW
+    model: Any
+    """`DRAW`, or a module like it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Generation(Task):
         if importance_images is not None:
             check_range("Generation", 1, 10**9, importance_images=importance_images)
         shape = shape_drawn(source)
-        self.model, self.grey = model(shape), shape[0] < source.image_shape[0]
+        self.model, self.grey = model(shape), source.image_shape is not None and shape[0] < source.image_shape[0]
         self.binarised = stochastic if binarisation == "stochastic" else fixed
         self.importance_samples, self.importance_images = importance_samples, importance_images
 
@@ -111,7 +111,7 @@ class Generation(Task):
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
         the bound of the same images; and the KL of each time step, written to steps.json."""
         wanted = self.importance_images
-        log_prob, kl, estimated = [], [], []
+        log_prob, kl, estimated = list[Tensor](), list[Tensor](), list[Tensor]()
         for predicted in predictions:
             log_prob.append(predicted.log_prob)
             kl.append(predicted.kl)
@@ -123,7 +123,11 @@ class Generation(Task):
             raise UserError("there are no images to evaluate: the split is empty")
         reconstruction, kl_per_step = -torch.cat(log_prob).cpu().double(), torch.cat(kl).cpu().double()
         bound = reconstruction + kl_per_step.sum(dim=1)
-        metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
+        metrics: dict[str, Any] = {
+            "bound": bound.mean(),
+            "reconstruction": reconstruction.mean(),
+            "kl": kl_per_step.sum(dim=1).mean(),
+        }
         if estimated:
             estimate = -self._estimates(estimated).double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
@@ -210,10 +214,11 @@ def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B
     return torch.stack(canvases, dim=1).sigmoid()
 
 
-def rectangles(part: nn.Module, windows: tuple[Window | None, ...]) -> Rectangles | None:
+def rectangles(part: Any, windows: tuple[Window | None, ...]) -> Rectangles | None:
     """The rectangle that each time step read or wrote, for pictures; None for a model without attention."""
-    if None in windows:
+    placed = [window for window in windows if window is not None]
+    if len(placed) < len(windows):
         return None
     filterbank: Filterbank = part.filterbank
-    boxes = torch.cat([filterbank.boxes(window) for window in windows], dim=1)
-    return Rectangles(boxes, torch.cat([window.sigma for window in windows], dim=1))
+    boxes = torch.cat([filterbank.boxes(window) for window in placed], dim=1)
+    return Rectangles(boxes, torch.cat([window.sigma for window in placed], dim=1))

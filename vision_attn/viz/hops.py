@@ -184,8 +184,8 @@ def hops_item(title: str, image: AnsweredImage, scored: bool) -> PageItem:
             boxes[name] = known[hop : hop + 1]
     question = f"{image.question} {image.said}{_told(image)}"
     boxes = {name: some for name, some in boxes.items() if some}
-    given = {"boxes": boxes, "extent": image.extent, "question": question}
-    return PageItem(title, image.picture, names, torch.stack(maps), **given)
+    alpha = torch.stack(maps)
+    return PageItem(title, image.picture, names, alpha, boxes=boxes, extent=image.extent, question=question)
 
 
 def _halves(hop: str, scores: Float[Tensor, "Y X"]) -> list[tuple[str, Float[Tensor, "Y X"]]]:

@@ -117,7 +117,8 @@ def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequenc
             pieces = number_of(clutter, MOST)
             if pieces is None:
                 raise UserError(f"clutter is {clutter}, but must be a number from 0 to {MOST}")
-            files = [scattered(open_as_stored(one), model.task.image_shape[1:], pieces) for one in files]
+            size = model.task.image_shape[1:]
+            return [model.classify(scattered(open_as_stored(one), size, pieces)) for one in files]
         return [model.classify(one) for one in files]
 
 

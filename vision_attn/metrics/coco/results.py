@@ -25,7 +25,7 @@ def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
 def write_each(path: str | Path, captions: Mapping[Image, str], each: Mapping[Image, Mapping[str, Any]]) -> None:
     """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
     records = zip(captions, _records(captions), strict=True)
-    lines = [record | each.get(image, {}) for image, record in records]
+    lines = [{**record, **each.get(image, {})} for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
