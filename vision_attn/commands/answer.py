@@ -7,7 +7,7 @@ the regions with the largest ones. Words that the run does not know are named on
 Without FACTS, --example N takes story or scene N of the run's own test set, and without a QUESTION its own question:
 
 vision-attn answer weights/stories --example 1
-vision-attn answer weights/scene_questions --example 2 "what shape is the thing above the red circle?" --out hops
+vision-attn answer weights/scene_questions --example 2 "what colour is the thing above the red star?" --out hops
 """
 
 import argparse
@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.results.answering import hint
 
     model.check("answer")
+    if not model.task.encoder and (figure or arguments.figure or look_of(arguments)):
+        raise UserError("--figure, --overlay and --scale are of images: --out draws the page of a story")
     if arguments.example is None:
         facts, questions = given[0], given[1:]
         if os.path.isfile(facts):
