@@ -1,7 +1,8 @@
-"""What mypy and basedpyright know of a user's script: the class of every result of the public API."""
+"""The types of the package: mypy finds no error in it, and it and basedpyright know what a user's script gets."""
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
@@ -70,6 +71,19 @@ def check(checker: list[str], script: str, folder: Path) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, "-m", *checker, str(folder / "script.py")], cwd=ROOT, capture_output=True, text=True
     )
+
+
+PINNED = (ROOT / "constraints.txt").read_text()
+
+
+def test_mypy_finds_no_error_in_the_package():
+    """By the settings in pyproject.toml: public API, results and contracts strictly. What mypy knows stays in
+    .mypy_cache: the first run takes a minute, the next ones seconds."""
+    pytest.importorskip("mypy")
+    if any(f"\n{name}=={version(name).partition('+')[0]}" not in PINNED for name in ("mypy", "numpy", "torch")):
+        pytest.skip("types differ between versions of libraries: those of constraints.txt are checked")
+    checked = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_mypy_knows_every_result(cache, tmp_path):

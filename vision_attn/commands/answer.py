@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
-    results = model.answer(facts, questions)
+    results: Any = model.answer(facts, questions)
     with to_the_end(bool(arguments.out or arguments.figure)):
         for result in results:
             told(result, as_json=arguments.json)

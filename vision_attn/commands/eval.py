@@ -203,7 +203,8 @@ def evaluate(
             if number is None
             else sampled(partial(source.split, split), number, model.seed, **mine)
         )
-        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes, "within": model.turn}
+        options: dict[str, Any] = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes}
+        options["within"] = model.turn
         predicted = predictions(task, batches, world, **options)
         if not world.is_main:
             deque(predicted, maxlen=0)

@@ -21,9 +21,10 @@ def in_training(training: Training, short: str | DoesNotFit) -> UserError:
     if isinstance(short, DoesNotFit):
         where, size, fits, reason = "validation", short.size, short.fits, short.reason
     else:
-        where, size, reason = f"step {training.position.step + 1}", data.batch_size, short
-        if size is None:
+        where, reason = f"step {training.position.step + 1}", short
+        if data.batch_size is None:
             return UserError(f"out of memory in {where} ({reason}): {PAGE}")
+        size = data.batch_size
         # Alone, a process cannot try what all have to do together.
         fits = size // 2 if world.size > 1 else largest(_trial(training).fits, parts(size))
     last = checkpoint.peek(Path(run.folder)) if world.is_main else None

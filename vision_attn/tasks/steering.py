@@ -29,7 +29,7 @@ class Wanted:
 
     def __init__(self, attend: Any, strength: Any, most: int) -> None:
         """most: the largest number of words of a caption, END included."""
-        if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 <= strength <= 1:
+        if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 <= float(strength) <= 1:
             raise UserError(f"strength is {strength!r}, but must be from 0 (its own map) to 1 (only the place)")
         if not isinstance(attend, Mapping) or not attend:
             raise UserError(f"attend is a dict of words, counted from 1, such as {{3: (0.3, -0.2)}}, not {attend!r}")
