@@ -69,7 +69,7 @@ def leaving_at_once(wanted: bool) -> Iterator[None]:
 
         end_progress()
         if status == 130:
-            complain("interrupted")
+            complain("interrupted", error=True)
         for stream in filter(None, (sys.stdout, sys.stderr)):
             with suppress(OSError):  # the reader may have left
                 stream.flush()

@@ -50,6 +50,11 @@ class Backbone(Encoder):
     """
 
     convolutional = True
+    body: Any
+    """An `nn.Module` whose `forward` returns a dict of maps."""
+    mean: Tensor
+    std: Tensor
+    _later: nn.Module
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class Backbone(Encoder):
     @staticmethod
     def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
         """Return D and the grid (rows, columns) of an output of this shape; None if it is not the shape of a map."""
-        return (shape[1], tuple(shape[2:])) if len(shape) == 4 else None
+        return (shape[1], (shape[2], shape[3])) if len(shape) == 4 else None
 
     @staticmethod
     def regions_of(output: Float[Tensor, "B D Y X"]) -> Float[Tensor, "B L D"]:
@@ -146,7 +151,7 @@ class Backbone(Encoder):
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
-        cut = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
+        cut: dict[str, str | int] = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
         return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
     def unfold(self) -> None:
@@ -212,8 +217,8 @@ def _with_random_weights(body: nn.Module) -> nn.Module:
     for parameter in body.parameters():
         nn.init.normal_(parameter, std=0.02)
     for module in body.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        if reset := getattr(module, "reset_parameters", None):
+            reset()
     return body
 
 
