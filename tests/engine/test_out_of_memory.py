@@ -15,8 +15,10 @@ from vision_attn.data.stories.stories import Stories
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine import batch_size, short_of_memory
 from vision_attn.engine.batch_size import DoesNotFit, Trial, largest, parts, powers
+from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.training import Training
 from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
@@ -219,6 +221,17 @@ def test_errors_of_other_kinds_stay_what_they_are(tmp_path):
         train(tmp_path, task=task)
     with pytest.raises(RuntimeError, match="shapes"):
         train(tmp_path / "b", task=task, automatic=True)
+
+
+def test_of_several_processes_each_guesses_half(tmp_path):
+    """It cannot try what all would have to do together."""
+    training = Training.__new__(Training)
+    training.data, training.run, training.world = Sized(), toy_run(tmp_path), World(1, 2, torch.device("cpu"))
+    training.position = checkpoint.Position({}, step=7)
+    assert str(short_of_memory.in_training(training, "tried to allocate 2 GiB")) == (
+        "out of memory in step 8, with 8 images in a batch (tried to allocate 2 GiB): 4 may fit. Run the same command "
+        f"with --data.batch_size=4 --run.accumulate=2, which make the same steps in smaller parts; {short_of_memory.PAGE}"
+    )
 
 
 def test_an_evaluation_names_the_key():
