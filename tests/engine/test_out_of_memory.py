@@ -230,7 +230,8 @@ def test_of_several_processes_each_guesses_half(tmp_path):
     training.position = checkpoint.Position({}, step=7)
     assert str(short_of_memory.in_training(training, "tried to allocate 2 GiB")) == (
         "out of memory in step 8, with 8 images in a batch (tried to allocate 2 GiB): 4 may fit. Run the same command "
-        f"with --data.batch_size=4 --run.accumulate=2, which make the same steps in smaller parts; {short_of_memory.PAGE}"
+        "with --data.batch_size=4 --run.accumulate=2, which make the same steps in smaller parts; "
+        f"{short_of_memory.PAGE}"
     )
 
 
