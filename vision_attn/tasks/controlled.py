@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.attention.steered import Steered, Steering
-from vision_attn.contracts import Captioner, Encoder
+from vision_attn.contracts import Captioner
 from vision_attn.geometry.extents import Extent
 from vision_attn.geometry.places import Grid
 from vision_attn.metrics.perturbations import Fill, on_pixels
@@ -45,11 +45,11 @@ class WordControl:
     Counted are comparisons in which p(a) is `POSSIBLE` under one of the maps: of words that could not be said at u, a
     ratio tells nothing. Without an effect, a is as often likelier under m_r as under m_a.
 
-    regions: images (N, 3, S, S) to annotation vectors. extent: where the regions of the encoder lie on the image.
+    grid: the annotation vectors on the image. regions: images (N, 3, S, S) to annotation vectors.
     """
 
-    def __init__(self, model: Captioner, encoder: Encoder, extent: Extent, regions: Callable[[Tensor], Tensor]) -> None:
-        self.model, self.regions, self.grid = model, regions, Grid(*encoder.grid, extent)
+    def __init__(self, model: Captioner, grid: Grid, regions: Callable[[Tensor], Tensor]) -> None:
+        self.model, self.grid, self.regions = model, grid, regions
 
     @torch.no_grad()
     def of(
