@@ -32,7 +32,9 @@ class Hard(Attention):
 
     reinforced = True
     steerable = True
-    modes = ("expectation", "mode", "sample")
+    modes: tuple[str, ...] = ("expectation", "mode", "sample")
+    at_test: str
+    batches: Tensor
 
     def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Mode = "expectation"):
         super().__init__()

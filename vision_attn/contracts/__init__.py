@@ -12,7 +12,7 @@ import sys
 
 from vision_attn.contracts.answerer import Answerer, Answers
 from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner, Forced
-from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
+from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, LocationMode, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
 from vision_attn.contracts.encoder import Encoder, Fit, Precision
@@ -47,6 +47,7 @@ __all__ = [
     "Fit",
     "Forced",
     "Glimpses",
+    "LocationMode",
     "Nested",
     "Precision",
     "Reads",

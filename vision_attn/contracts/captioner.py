@@ -132,9 +132,9 @@ class Captioner(nn.Module):
         """
         return None
 
-    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
-        samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        """Run on given words (teacher forcing). Where `reinforced`, a third argument, `runs: int = 1`, says how often
+        each caption is run with independent samples: R * runs rows, the runs of a caption next to each other."""
         raise NotImplementedError
 
     def leave_out_padding(self) -> None:

@@ -103,7 +103,7 @@ class Measurement:
         """The numbers of each image."""
         self.curves: list[Float[Tensor, "methods steps"]] = []
         """The sums of deletion and insertion curves over all answers."""
-        self.agreement: Float[Tensor, "methods methods"] | float = 0.0
+        self.agreement: Any = 0.0
         self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
         """Of each method, those of each map."""
         self.varies: Tensor | bool = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +32,9 @@ class Ensemble(Captioner):
         of the maps of the members that have one; otherwise there is none.
     """
 
+    members: Any
+    """An `nn.ModuleList` of captioners."""
+
     def __init__(self, members: Sequence[Captioner], shares: Sequence[Share], *, same_regions: bool):
         super().__init__()
         self.members = nn.ModuleList(members)
@@ -50,7 +53,8 @@ class Ensemble(Captioner):
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
         parts = zip(self.members, self._shared(regions), strict=True)
-        return tuple(zip(*(member.start(part, rows) for member, part in parts), strict=True))
+        memories, states = zip(*(member.start(part, rows) for member, part in parts), strict=True)
+        return memories, states
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested

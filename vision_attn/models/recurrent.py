@@ -69,6 +69,13 @@ class RecurrentCaptioner(Captioner):
     """Scheduled sampling; see `schedule_sampling`."""
     score: Score
     attention: Attention
+    embedding: nn.Embedding
+    word_to_lstm: nn.Linear
+    output: nn.Linear
+    word_scale: Tensor
+    """What embeddings that are `tied` are multiplied by."""
+    batches: Tensor
+    """The training batches so far, where they are counted."""
 
     def __init__(
         self,
@@ -97,7 +104,7 @@ class RecurrentCaptioner(Captioner):
 
         options: as of `torch.compile`; sizes are dynamic by default.
         """
-        self.look = torch.compile(self.look, **{"dynamic": True} | options)
+        self.__dict__["look"] = torch.compile(self.look, **{"dynamic": True} | options)
 
     @property
     def mode(self) -> str | None:
@@ -233,9 +240,10 @@ class RecurrentCaptioner(Captioner):
         log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         word_mask = words != PAD
         alpha = torch.stack([turn.seen.alpha for turn in turns], dim=2) * word_mask[..., None]
-        if turns[0].seen.region is None:
+        regions_seen = [turn.seen.region for turn in turns if turn.seen.region is not None]
+        if not regions_seen:
             return Caption(log_prob, alpha, real=memory.real, mean_log_prob=mean)
-        region = torch.stack([turn.seen.region for turn in turns], dim=2)
+        region = torch.stack(regions_seen, dim=2)
         seen_from = torch.stack([turn.query.detach() for turn in turns], dim=2)
         choice = self.attention.choice(alpha, region, word_mask, memory.expectation_mask, seen_from)
         return Caption(log_prob, alpha, region, choice, memory.real, mean)

@@ -6,7 +6,7 @@ in tensors of fixed size. So every step costs the same, and beams reorder the ca
 """
 
 from math import log
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -95,6 +95,10 @@ class Transformer(Captioner):
     """
 
     steerable = True
+    layers: Any
+    """An `nn.ModuleList` of `Layer`."""
+    positions: Tensor
+    max_length: int
 
     def __init__(
         self,
@@ -169,11 +173,10 @@ class Transformer(Captioner):
             x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
             x, alpha = self._look(number, x, memory)
             heads.append(alpha)
-        keys, values = zip(*cached, strict=True)
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
         return (
             self.output(self.norm(x)),
-            State(state.position + 1, keys, values),
+            State(state.position + 1, *zip(*cached, strict=True)),
             AttentionMap(alpha.mean(dim=2), None, alpha),
         )
 
@@ -212,7 +215,8 @@ class Transformer(Captioner):
     def _memory(self, regions: Float[Tensor, "B L D"]) -> Memory:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
-        return Memory(*zip(*self._remembered(regions), strict=True), real)
+        keys, values = zip(*self._remembered(regions), strict=True)
+        return Memory(keys, values, real)
 
     def _remembered(self, regions: Float[Tensor, "B L D"]) -> list[tuple[Tensor, Tensor]]:
         """The keys and values of the cross-attention of each layer."""
@@ -224,7 +228,8 @@ class Transformer(Captioner):
 
     def _mean(self, maps: list[Tensor]) -> Float[Tensor, "B Q L"]:
         """The mean over layers and heads."""
-        return sum(each.mean(dim=1) / len(maps) for each in maps)
+        first, *others = (each.mean(dim=1) / len(maps) for each in maps)
+        return sum(others, start=first)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from vision_attn.decode import Strategy
+from vision_attn.results.answering import Answers
 from vision_attn.results.captioned import Asked, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.images import FILES, Picture, whole
+from vision_attn.results.places import Place, glimpse_places
 from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.turns import Turn
@@ -28,19 +30,18 @@ if TYPE_CHECKING:
     from vision_attn.tasks.pretrained import PretrainedCaptioning
     from vision_attn.tasks.transcribe import Transcription
 
-# What not every model needs, such as the pictures of glimpses, is imported where it is used.
-
 UNABLE = {
     "caption": "writes no captions",
     "transcribe": "transcribes no lines",
     "classify": "classifies no images",
     "draw": "draws no images",
+    "answer": "answers no questions",
 }
 """What is said of a task without this verb."""
 
 
-class Model:
-    """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
+class Model(Answers):
+    """A trained run. Which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works: its task says.
 
     Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
     them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
@@ -192,7 +193,7 @@ class Model:
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
         """
-        self._check("caption")
+        self.check("caption")
         if captions is None and strategy == "diverse":
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
@@ -217,6 +218,13 @@ class Model:
 
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
+
+    def intervene(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """The answer of a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
+        from vision_attn.results.explainer import explainer_of_run
+
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
+        return explainer.intervene(images, text, **options)
 
     def measure(
         self,
@@ -266,7 +274,7 @@ class Model:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
         `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
         glimpses are kept for pictures."""
-        self._check("transcribe")
+        self.check("transcribe")
         from vision_attn.data.lines.text_lines import ink, max_width_of
 
         resolution, max_width = self.task.resolution, max_width_of(self.source)
@@ -282,25 +290,49 @@ class Model:
 
     @overload
     def classify(
-        self, images: Picture, *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Picture,
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ClassificationResult": ...
     @overload
     def classify(
-        self, images: Sequence[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Sequence[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ResultList[ClassificationResult]": ...
     @overload
     def classify(
-        self, images: Iterator[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Iterator[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "Iterator[ClassificationResult]": ...
-    def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
+    def classify(
+        self,
+        images: Images,
+        *,
+        invert: bool = False,
+        locations: Sequence[Place] | None = None,
+        unreadable: list[str] | None = None,
+    ) -> Any:
         """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
         see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
         `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
         (T, 2), or a list of them. What is sampled depends on the seed of the run alone, and not on other images.
 
         invert: swap black and white.
+        locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
+            [-1, 1] or, of DRAW, a box (x0, y0, x1, y1); None, and those that are left out, are the model's own.
         """
-        self._check("classify")
+        self.check("classify")
         from vision_attn.data.images.lazy import Inverted, open_pixels, resized
         from vision_attn.data.labelled.labelled_images import LabelledImages
         from vision_attn.results.classified import ClassificationResult
@@ -319,12 +351,13 @@ class Model:
 
         def answer(file: str, pixels: Any) -> Any:
             seen = self.task.seen(Inverted(pixels) if invert else pixels)
-            (found,) = self.task.answer(seen, self.seed)
+            (found,) = self.task.answer(seen, self.seed, given)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
             where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
+        given = None if locations is None else glimpse_places(self.task.model, locations, self.name).to(self.device)
         return each(
             images,
             read,
@@ -337,7 +370,7 @@ class Model:
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
         """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
         X)."""
-        self._check("draw")
+        self.check("draw")
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
 
@@ -345,7 +378,7 @@ class Model:
             drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
-    def _check(self, verb: str) -> None:
+    def check(self, verb: str) -> None:
         """Raise UserError unless this is what the task does."""
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""

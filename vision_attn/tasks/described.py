@@ -15,8 +15,7 @@ from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import END, Captioner, DecodedCaption, Encoder, Fit
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
-from vision_attn.data.lines.characters import Characters
-from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.layers.padding import real_regions
@@ -33,11 +32,12 @@ class Describing(Task):
 
     encoder: Encoder
     model: Captioner
-    vocabulary: Vocabulary | Characters
+    vocabulary: Any
+    """A `Vocabulary`, or `Characters`."""
     decoding: Decoding
 
     @property
-    def resolution(self) -> int | None:
+    def resolution(self) -> int:
         return self.encoder.resolution
 
     @property
@@ -75,7 +75,7 @@ class Describing(Task):
         *,
         placed: bool = True,
         steering: Steering | None = None,
-    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
+    ) -> list[Any]:
         """The best caption of each of uint8 images (B, 3, S, S), films, or what a cache keeps of them: see `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
@@ -173,7 +173,7 @@ class Describing(Task):
 def described(
     decoded: Decoded,
     regions: Float[Tensor, "B L D"],
-    vocabulary: Vocabulary | Characters,
+    vocabulary: Any,
     encoder: Encoder,
     row: int = 0,
     *,
@@ -184,12 +184,13 @@ def described(
     placed: whether `extent` tells where maps lie on the image; see `Describing.describe`.
     """
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
-    best = [None if part is None else part[:, row].cpu() for part in decoded]
+    best = Decoded._make(None if part is None else part[:, row].cpu() for part in decoded)
     extent = encoder.extent(decoded.alpha.shape[-1]) if placed and decoded.alpha is not None else WHOLE
     shape = encoder.layout if encoder.frames > 1 else encoder.grid
     captions = []
     for image, size in enumerate(sizes):
-        words, log_prob, score, alpha, region, heads = (None if part is None else part[image] for part in best)
+        one = Decoded._make(None if part is None else part[image] for part in best)
+        words, log_prob, score, alpha, region, heads = one
         length, found = int((words > END).sum()), bool(score.isfinite())
         written = [vocabulary.words[index] for index in words[:length].tolist()]
         captions.append(

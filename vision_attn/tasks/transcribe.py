@@ -68,7 +68,7 @@ class Transcription(Captioning):
         return self._decode_labels(frames, decoding, captions)
 
     def _decode_labels(self, frames: Tensor, decoding: Decoding, captions: int = 1) -> Decoded:
-        beams, rules = max(decoding.beams, captions), {"max_words": decoding.max_words, "never": (UNKNOWN,)}
+        beams, rules = max(decoding.beams, captions), dict[str, Any](max_words=decoding.max_words, never=(UNKNOWN,))
         return best_path(frames, **rules) if beams == 1 else prefix_beam_search(frames, beams=beams, **rules)
 
     @torch.no_grad()
@@ -108,7 +108,9 @@ class Transcription(Captioning):
 
     def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """The glimpses of one strip up to END."""
-        locations, seen = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
+        found = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
+        assert found is not None
+        locations, seen = found
         return GlimpseTrace(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:

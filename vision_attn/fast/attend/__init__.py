@@ -73,6 +73,7 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         kernels = fused("attend", scores, regions)
+        assert kernels is not None
         ctx.total, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
         context, alpha = kernels.attend(scores, regions, scale)
@@ -84,6 +85,7 @@ class _Attended(torch.autograd.Function):
     def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
         context, alpha, regions = ctx.saved_tensors
         kernels = fused("attend", alpha, regions)
+        assert kernels is not None
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
         if ctx.total:
