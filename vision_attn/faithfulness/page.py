@@ -108,7 +108,7 @@ def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
     heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
     heads |= {"random weights": "likeness of maps"} if checked else {}
     heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
-    heads |= {"control": "likelier where it is put", "seconds": "for a map"}
+    heads |= {"control": "words follow a map that is moved", "seconds": "for a map"}
     rows = [
         _Row(name, lines.index(name), _cells(one))
         for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
