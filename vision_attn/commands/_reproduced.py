@@ -34,9 +34,9 @@ def reproduce(rows: Sequence[Row], plan: Plan, hours: float | None) -> int:
     gpu = torch.cuda.is_available() and plan.device in ("auto", "cuda")
     times = {row.name: left(row, plan, gpu=gpu) for row in rows}
     order = sorted(rows, key=lambda row: float("inf") if times[row.name] is None else times[row.name])
-    if not plan.quick:
+    if not plan.quick and not plan.included:
         order = _announced(order, times, hours, gpu)
-    else:
+    elif plan.quick:
         write_data(plan.out / QUICK)
     failed: dict[str, str] = {}
     for number, row in enumerate(order, start=1):
