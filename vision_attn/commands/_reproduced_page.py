@@ -30,7 +30,7 @@ class Shown(NamedTuple):
     paper: str
     seeds: str
     state: str
-    """"as before", "worse", "not yet" or "failed"."""
+    """"as before", "worse", "not judged", "not yet" or "failed"."""
     numbers: list[tuple[str, str, str, str]]
     """Of each column: its name, before, now, and its state."""
     chart: Plot | None
@@ -43,7 +43,8 @@ def state_of(found: Sequence[Number] | None, failed: bool) -> str:
     """What became of a row."""
     if found is None:
         return "failed" if failed else "not yet"
-    return "worse" if any(one.worse for one in found) else "as before"
+    judged = "as before" if any(one.judged for one in found) else "not judged"
+    return "worse" if any(one.worse for one in found) else judged
 
 
 def cells(row: Row, one: Number) -> tuple[str, str, str, str]:
@@ -117,7 +118,7 @@ def _chart(runs: Sequence[Made]) -> Plot | None:
             name = f"val/{flat(read_yaml(one.folder / 'config.yaml'))['run.metric']}"
             logged = [_logged(line) for line in (one.folder / "metrics.jsonl").read_bytes().splitlines()]
             points = [(float(each["step"]), float(each[name])) for each in logged if each.get(name) is not None]
-            curves |= {f"seed {one.seed}": points} if points else {}
+            curves |= {f"seed {one.seed}": points} if len(points) > 1 else {}
     return plot(name, curves, list(curves)) if curves else None
 
 

@@ -1,6 +1,5 @@
 """Rows of papers, trained and measured by `train` and `eval`, and their numbers beside those of the documents."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from vision_attn.commands._paper_rows import Measure, Row, needed, rows, seconds, trainings
 from vision_attn.commands._run_options import best_of
 from vision_attn.system.errors import UserError
-from vision_attn.system.files import contents, read_json
+from vision_attn.system.files import read_json
 
 STOPPED = (130, 141, 143)
 """Exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
@@ -169,7 +168,8 @@ def numbers(row: Row, plan: Plan) -> list[Number] | None:
         values = [value_of(row.measures[column], out) for _, out, _ in measured]
         if None in values:
             return None
-        found.append(compared(column, row.before[column], values, row.measures[column], row.decimals[column]))
+        measure = row.measures[column]._replace(**{"better": None} if plan.quick else {})
+        found.append(compared(column, row.before[column], values, measure, row.decimals[column]))
     return found
 
 
@@ -198,19 +198,15 @@ def value_of(measure: Measure, out: Path) -> Value | None:
 
 
 def _error(name: str, value: float, record: Mapping[str, Any], out: Path, images: int, is_share: bool) -> float | None:
-    """The standard error over images: from the interval in the record; of a share, the binomial one; or from what is
-    known of each image, where a metric of a corpus is taken as the mean of those of its images."""
-    ends = [record.get(f"{name}_{end}") for end in ("low", "high")]
+    """The standard error over images: from the interval in the record; of a share, the binomial one; of transcripts, by
+    a jackknife."""
+    ends = record.get("intervals", {}).get(name) or [record.get(f"{name}_{end}") for end in ("low", "high")]
     if None not in ends:
         return (ends[1] - ends[0]) / (2 * Z)
     if is_share:
         return _binomial(value, images)
-    if name.startswith("pointing"):
+    if name == "pointing":
         return _binomial(100 * value, images) / 100
-    if (file := out / "scores_test.jsonl").is_file():
-        each = [json.loads(line).get(name) for line in contents(file).splitlines()]
-        known = [one for one in each if one is not None]
-        return stdev(known) / sqrt(len(known)) if len(known) > 1 else None
     if name == "error" and (file := out / "transcripts_test.json").is_file():
         import numpy as np
 
@@ -243,18 +239,23 @@ def compared(column: str, before: Sequence[float], values: Sequence[Value], meas
     else:
         first = _binomial(old, values[0].images) if values[0].is_share else own
         error = sqrt(first**2 + own**2)
-    low, high = _interval(now, [value.value for value in values], own)
+    low, high = _interval(values, now, own)
     gain = now - old if measure.better == "max" else old - now
     judged = measure.better is not None and error is not None
     return Number(column, old, now, low, high, error, judged and gain < -ERRORS * error, judged)
 
 
-def _interval(now: float, values: Sequence[float], own: float | None) -> tuple[float | None, float | None]:
+def _interval(values: Sequence[Value], now: float, own: float | None) -> tuple[float | None, float | None]:
     """The interval of 95%: over seeds by Student's t, or over images."""
     if len(values) > 1:
         from scipy.special import stdtrit
 
-        half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / sqrt(len(values))
+        half = float(stdtrit(len(values) - 1, 0.975)) * stdev(value.value for value in values) / sqrt(len(values))
+    elif values[0].is_share and values[0].images:
+        from vision_attn.metrics.errors import wilson
+
+        low, high = wilson(round(now / 100 * values[0].images), values[0].images)
+        return 100 * low, 100 * high
     elif own is None:
         return None, None
     else:
