@@ -61,6 +61,8 @@ VERBS = {
     "pack": Verb(lambda there, out: ["pack", there / "captioner", out / "packed"]),
     "prepare": Verb(lambda there, out: ["prepare", CONFIG, *SCENES, f"--run.folder={out}"]),
     "push": Verb(lambda there, out: ["push", there / "captioner", "user/name"], writes=False, status=1),
+    "reproduce": Verb(lambda there, out: ["reproduce", "memory_task1", "--quick", "--show=1", "--device=cpu",
+                                          f"--out={out}"], same=False),
     "score": Verb(lambda there, out: ["score", there / "x.json", there / "references.json", f"--out={out / 'm.json'}",
                                       f"--each={out / 'each.jsonl'}"]),
     "serve": Verb(lambda there, out: ["serve", there / "captioner", "--port=0", "--device=cpu"], writes=False,
