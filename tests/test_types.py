@@ -12,8 +12,10 @@ from vision_attn.api import Included
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = """
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 from typing_extensions import assert_type
 
 import vision_attn
@@ -39,6 +41,9 @@ assert_type(model.caption(["a.jpg", "b.jpg"])[1:], ResultList[CaptionResult])
 assert_type(model.caption(iter(["a.jpg", "b.jpg"])), Iterator[CaptionResult])
 assert_type(model.caption("a.jpg", captions=3)[0], CaptionResult)
 assert_type(model.caption(["a.jpg"], captions=3)[0], ResultList[CaptionResult])
+mask = np.ones((8, 8))
+assert_type(model.caption("a.jpg", attend={3: (0.3, -0.2), 5: (0, 0, 1, 1)}, strength=0.5), CaptionResult)
+assert_type(model.caption(["a.jpg"], attend={(2, 4): mask, 7: (0, 0)})[0].steered, Sequence[int])
 assert_type(model.transcribe("line.png"), TranscriptResult)
 assert_type(model.look("photo.jpg"), ExplanationResult)
 assert_type(model.measure(["a.jpg"]), MeasureResult)

@@ -212,10 +212,13 @@ def evaluate(
             return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
+            short = None
             try:
                 metrics = task.judge(predicted, folder)
             except DoesNotFit as error:
-                raise in_evaluation(error, source) from None
+                short = error
+            if short is not None:  # no error is its context, and the command prints it as it is
+                raise in_evaluation(short, source)
             for file in folder.iterdir():
                 if file.name == INTERVALS:
                     intervals = {"intervals": read_json(file)}

@@ -136,9 +136,9 @@ class Control(Evaluator):
         """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
         found = {}
         for (beams, turn, forced, strength), each in self.outcomes.items():
-            name = {"other": "control"}.get(forced, f"control_{forced}") + "_second" * turn
-            name += "" if strength == 1 else f"_at_{strength:g}"
-            name += "" if beams == self.beams[0] else f"_beams_{beams}"
+            parts = [forced if forced != "other" else "", "second" * turn]
+            parts += ["" if strength == 1 else f"at_{strength:g}", "" if beams == self.beams[0] else f"beams_{beams}"]
+            name = "_".join(["control", *filter(None, parts)])
             sums, counts = (np.array([one(list(map(float, said))) for said in each.values()]) for one in (sum, len))
             found[name] = ratio(sums, counts)
         return dict(sorted(found.items()))

@@ -98,4 +98,4 @@ def steered_at(words: Sequence[int]) -> str:
     """Which maps of a caption are not the model's own, for people."""
     if not words:
         return ""
-    return f", made to look at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"
+    return f", but a chosen place at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"

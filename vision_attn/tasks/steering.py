@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 
 Place = Sequence[float | int] | np.ndarray | Tensor
 """A point (x, y), a box (x0, y0, x1, y1) or a mask (Y, X), in [-1, 1] of the whole photograph; see `Model.caption`."""
-Attend = Mapping[int, Place] | Mapping[tuple[int, int], Place] | Mapping[int | tuple[int, int], Place]
+Attend = Mapping[Any, Place]
 """The place of each word, by its number from 1, or by the first and the last number of several."""
 SHAPES = "a point (x, y), a box (x0, y0, x1, y1) or a mask (Y, X)"
 
