@@ -68,6 +68,8 @@ class Encoded(NamedTuple):
 class Isolated(Encoded):
     """A file from a stranger, which another process decodes: see `data.isolated`."""
 
+    content: bytes
+
     def opened(self, what: str, *arguments: Any) -> Any:
         """What a process of its own makes of the file. Raises UserError naming it if it cannot be used."""
         raise NotImplementedError
