@@ -34,7 +34,7 @@ _swept: set[Path] = set()
 
 def ours() -> Path:
     """Return the folder that holds `configs`, `weights`, `docs/photographs`, `docs/lesson/index.html` and
-    `docs/results.yaml`: the checkout of the project, or, if the package was installed from a wheel, a folder inside it."""
+    `docs/results.yaml`: the checkout of the project, or, if it was installed from a wheel, a folder inside it."""
     packed = Path(__file__).parents[1] / "shipped"
     return packed if packed.is_dir() else Path(__file__).parents[2]
 
