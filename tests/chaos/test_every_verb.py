@@ -228,7 +228,7 @@ def test_inputs_lie_on_a_read_only_disk(verb, server, there, whole, tally):
     out = there / f"from-{verb}"
     try:
         for path in there.iterdir():
-            if path.name in ("captioner", "classifier", "reader", "images", "log", "mnist"):
+            if path.name in ("answerer", "captioner", "classifier", "reader", "images", "log", "mnist"):
                 shutil.copytree(path, place / path.name)
             elif path.is_file():
                 shutil.copy(path, place)

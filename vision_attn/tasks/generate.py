@@ -116,8 +116,7 @@ class Generation(Task):
         for predicted in predictions:
             log_prob.append(predicted.log_prob)
             kl.append(predicted.kl)
-            few = () if predicted.images is None else predicted.images[:wanted]
-            if len(few):
+            if predicted.images is not None and len(few := predicted.images[:wanted]):
                 estimated.append(few.bool().cpu())
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
