@@ -199,6 +199,14 @@ def _seconds(one: Training, gpu: bool) -> float | None:
     return one.images / rates()[one.rate]["images"] + _documents()[1]["overhead"]
 
 
+def clock(spent: float) -> str:
+    """A time in the largest units that tell it: "40 s", "12 min", "3 h 20 min"."""
+    if spent < 100:
+        return f"{spent:.0f} s"
+    hours, minutes = divmod(round(spent / 60), 60)
+    return (f"{hours} h " if hours else "") + f"{minutes} min"
+
+
 def missing(row: Row) -> list[str]:
     """What of a row's data is not found."""
     return [name for name in row.data if not _is_there(name)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-from vision_attn.commands._paper_rows import Row
+from vision_attn.commands._paper_rows import Row, clock
 from vision_attn.commands._quick_rows import write_data
 from vision_attn.commands._reproduced_page import TABLE, cells, state_of, write_pages
 from vision_attn.commands._reproduction import (
@@ -87,8 +87,6 @@ def make(row: Row, plan: Plan) -> int:
 
 def _announced(rows: Sequence[Row], times: dict[str | None, float | None], hours: float | None, gpu: bool) -> list[Row]:
     """Say how long the rows take, and leave out those that do not fit into `hours`."""
-    from vision_attn.commands.reproduce import clock
-
     kept, total, unknown = [], 0.0, 0
     for row in rows:
         known = times[row.name]
