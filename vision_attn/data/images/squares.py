@@ -47,7 +47,8 @@ def open_seen(path: str | Path | Encoded, fit: Fit, at_least: int | None = None)
 
 def seen_part(photograph: Image.Image, fit: Fit) -> Image.Image:
     """Return the part of a photograph that an encoder sees, in its own shape."""
-    return photograph.crop(tuple(round(edge) for edge in seen_box(*photograph.size, fit)))
+    x0, y0, x1, y1 = (round(edge) for edge in seen_box(*photograph.size, fit))
+    return photograph.crop((x0, y0, x1, y1))
 
 
 def seen_box(width: int, height: int, fit: Fit) -> tuple[float, float, float, float]:

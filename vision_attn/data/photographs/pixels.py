@@ -64,7 +64,7 @@ class Pixels:
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
-    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B *F 3 S S"]:
+    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
         """Read the pixels of views `rows`; photographs have their channels last in memory. One that cannot be read is
         black, logged and listed in `unreadable`."""
         pictures = in_threads(self._read, rows.tolist(), ahead=len(rows))
@@ -92,7 +92,7 @@ class WholePictures(Pixels):
     def __init__(self, views: Sequence[View]) -> None:
         super().__init__(views, 1)
 
-    def gather(self, rows: NDArray[np.int64], space: None = None) -> NDArray[np.object_]:
+    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
         pictures = np.empty(len(rows), dtype=object)
         pictures[:] = list(in_threads(self._open, [self.views[row] for row in rows.tolist()], ahead=len(rows)))
         return pictures
@@ -140,7 +140,7 @@ class HeldPixels(Pixels):
         self.most = min(len({view.name for view in views}), room // (3 * resolution**2))
         self.table: UInt8[Tensor, "N S S 3"] | None = None
 
-    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B 3 S S"]:
+    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B 3 S S"]:
         views = [self.views[row] for row in rows.tolist()]
         if self.table is None:
             self.table = torch.empty(self.most, *[self.resolution] * 2, 3, dtype=torch.uint8, device=self.device)
@@ -161,6 +161,7 @@ class HeldPixels(Pixels):
         first = {name: number for number, name in reversed(list(enumerate(names)))}
         kept = sorted(first.values())[: self.most - len(self.places)]
         start = len(self.places)
+        assert self.table is not None
         self.table[start : start + len(kept)] = read[kept]
         self.places |= {names[number]: start + place for place, number in enumerate(kept)}
 

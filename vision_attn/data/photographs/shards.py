@@ -63,6 +63,8 @@ class Shards(Captioned):
     processes is the same. Another number of processes means other batches, unlike with other sources.
     """
 
+    batch_size: int
+
     def __init__(
         self,
         *,
@@ -232,6 +234,7 @@ class Shards(Captioned):
         cannot be read if so."""
         sample, number = numbered
         try:
+            assert self._resolution is not None
             pixels = read_image(sample.photograph, self._resolution, self._fit)
         except UserError as error:
             return str(error)

@@ -35,7 +35,7 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
     nll = nll if mode == "max" and name in METRICS else math.nan
     first = position.best is None and position.best_nll is None
     if mode == "min":
-        won = first or value < position.best
+        won = first or position.best is None or value < position.best
     else:
         rank, before = _rank(value, nll), _rank(position.best, position.best_nll)
         won = first or rank > before

@@ -102,6 +102,7 @@ class Features:
             return self.table[torch.from_numpy(rows).to(self.table.device)]
         if self.table is not None:
             return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
+        assert space is not None  # only vectors on a GPU have no space
         into = space.numpy()
         for first in range(0, len(rows), OPEN):  # or shards would be closed between the advice and the copy
             part = rows[first : first + OPEN]
@@ -121,7 +122,7 @@ class Features:
             return
         length = prod(self.shape) * np.dtype(np.float16).itemsize
         for number, row in self._places(rows):
-            shard = self.shard(number)
+            shard: Any = self.shard(number)  # mapped
             first = shard.offset + row * length
             start = first - first % mmap.PAGESIZE
             with suppress(OSError):  # advice alone: what is wrong with the file shows when it is read
@@ -203,7 +204,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
     finally:
         encoder.train(training)
     with FileLock(folder / LOCK):
-        complete(folder, header, shards)
+        complete(folder, header, [shard for shard in shards if shard is not None])
         sweep(folder, again=True)  # of processes killed meanwhile: a complete cache is not written to again
         for claim in folder.glob(f".*{LOCK}"):
             if claim.name != LOCK:
@@ -228,9 +229,9 @@ def _compute(
                     shards[index] = shard
                     bar.update(len(parts[index]))
         if shards[number] is None:
-            shards[number] = _write_shard(path, header, encoder, parts[number], bar)
+            written = shards[number] = _write_shard(path, header, encoder, parts[number], bar)
             with FileLock(folder / LOCK):
-                append(folder, shards[number])
+                append(folder, written)
 
 
 def _refuse_full_disk(folder: Path, needed: int) -> None:
@@ -242,9 +243,7 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
         )
 
 
-def _write_shard(
-    path: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View], bar: Any
-) -> dict[str, Any]:
+def _write_shard(path: Path, header: dict[str, Any], encoder: Any, views: Sequence[View], bar: Any) -> dict[str, Any]:
     unreadable: dict[str, str] = {}
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     batch = 128 if device.type == "cuda" else 16
