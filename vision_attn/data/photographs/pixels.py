@@ -6,7 +6,10 @@ and makes no CUDA call, `finish` runs where the batch is used.
 """
 
 import logging
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -25,6 +28,7 @@ from vision_attn.data.images.resizing import Group, grouped, squares, there
 from vision_attn.data.images.squares import in_threads, read_seen
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
+from vision_attn.system.machine import cores
 from vision_attn.system.memory import available
 
 log = logging.getLogger(__name__)
@@ -100,7 +104,7 @@ class Pixels:
         return self.finish(self.read(rows, space))
 
     def _groups(self, views: list[View]) -> list[Group]:
-        return grouped(list(in_threads(self._read_view, views, ahead=len(views))))
+        return grouped(list(_decoders(os.getpid(), cores()).map(self._read_view, views)))
 
     def _early(self, groups: list[Group]) -> object:
         """What `read` returns of decoded photographs: those for a CPU are finished in the thread that reads."""
@@ -134,6 +138,13 @@ class WholePictures(Pixels):
             return open_photograph(view.file)
         except UserError:
             return Image.fromarray(self._read_view(view))  # which logs it
+
+
+@cache
+def _decoders(process: int, number: int) -> ThreadPoolExecutor:
+    """The threads that decode, one for each core, for all batches that are read at the same time: more would only wait
+    for Python's lock. Those of another process (before a fork) do not run in this one."""
+    return ThreadPoolExecutor(number)
 
 
 def pixels(
