@@ -1,7 +1,7 @@
 """Photographs on their way to an encoder: milliseconds of each part, and of the whole, before and now, on one
 core and on two.
 
-`before` is how photographs were read until version 1.2: a thread for each core read a file in small pieces, resized the
+`before` is how photographs were read until version 1.1: a thread for each core read a file in small pieces, resized the
 picture by Pillow and made a tensor of it, and all were stacked and put in order. It stands here as the reference.
 """
 

@@ -144,7 +144,8 @@ class Training:
             while position.batch < self.batches:
                 number = min(run.accumulate, self.batches - position.batch)
                 rate = self.step.optimizer.param_groups[0]["lr"]
-                self.log.add(*self.one_step(batches, number, bar))
+                self.log.add(*self.one_step(batches, number, bar), self.step.profile.waited)
+                self.step.profile.waited = 0.0
                 position.step += 1
                 position.batch += number
                 bar.update(number)
@@ -161,13 +162,15 @@ class Training:
                 if stop:
                     self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
         if world.is_main:
-            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
+            rate = f"{line['items_per_second']:.4g} items/s, waits {line['waits']:.0%}"
+            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {rate}")
 
     def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
         """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its
         batches. What it takes longer than later steps will is left out of the estimate of the progress bar."""
         began, trial = time.monotonic(), self.threads
         if trial.chosen is not None:
+            self.step.profile.begin(self.position.step)
             done = self.step(batches, number, self.position.step)
             if self.step.prepared:
                 leave_out(bar, time.monotonic() - began)
@@ -189,7 +192,7 @@ class Training:
             batches = iter(
                 self.data.train(position.epoch, seed=run.seed, skip=position.batch, rank=world.rank, world=world.size)
             )
-            first = list(islice(batches, 1))
+            first = list(self.step.profile.waiting(islice(batches, 1)))
         return chain(first, batches)
 
     def save(self) -> None:
@@ -212,6 +215,7 @@ class Training:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
         random state is unchanged. Raises UserError if the metrics lack `run.metric`."""
         self.task.eval()
+        began = time.monotonic()
         metrics: dict[str, float] = {}
         undecided = None if self.threads.chosen else ThreadTrial((self.threads.one, self.threads.all))
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
@@ -226,6 +230,7 @@ class Training:
             except Stopped:
                 self.interrupt.leave("stopped during validation")
         self.task.train()
+        self.step.profile.validated(time.monotonic() - began)
         if world.is_main and self.run.metric not in metrics:
             more = f"; {self.task.chosen_by} names others" if self.task.chosen_by else ""
             raise UserError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
@@ -260,6 +265,7 @@ class Training:
     def finish(self) -> dict[str, float]:
         """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
         run, world = self.run, self.world
+        self.step.profile.end()
         if world.is_main:
             lost = self.without_best() if run.validate_every else ""
             if lost:
