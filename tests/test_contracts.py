@@ -5,6 +5,7 @@ same ones.
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import get_type_hints
 
@@ -17,10 +18,12 @@ from torch.nn import functional as F
 from tests.fake_mnist import write_mnist
 from vision_attn.attention.scores import Score
 from vision_attn.attention.soft import Attention
+from vision_attn.attention.steered import Steered, Steering
 from vision_attn.commands import main
 from vision_attn.contracts import (
     Answerer,
     Answers,
+    AttentionMap,
     Caption,
     Captioner,
     Classifier,
@@ -63,6 +66,36 @@ class SmallestCaptioner(Captioner):
         logits = self.words(F.pad(words, (1, -1))) + memory[:, None, None]
         log_prob = logits.log_softmax(dim=-1).gather(-1, words[..., None]).squeeze(-1)
         return Caption(log_prob * (words != 0))
+
+
+class SmallestSteerable(Captioner):
+    """Each word depends on the mean of the regions under a map, which depends on the word before."""
+
+    steerable = True
+
+    def __init__(self, num_words: int, region_size: int):
+        super().__init__()
+        self.query = nn.Embedding(num_words, region_size)
+        self.output = nn.Linear(region_size, num_words)
+
+    def start(self, regions, rows):
+        return (regions, None), regions.new_zeros(regions.shape[0], rows)
+
+    def steer(self, memory, forced):
+        return memory[0], forced
+
+    def step(self, word, state, memory):
+        regions, forced = memory
+        alpha = (self.query(word) @ regions.mT).softmax(dim=-1)
+        if forced is not None:
+            alpha = forced.mixed(alpha[:, None])[:, 0]  # of its one head
+        return self.output(alpha @ regions), state, AttentionMap(alpha)
+
+    def forward(self, regions, words):
+        alpha = (self.query(F.pad(words, (1, -1))) @ regions[:, None].mT).softmax(dim=-1)
+        logits = self.output(alpha @ regions[:, None])
+        log_prob = logits.log_softmax(dim=-1).gather(-1, words[..., None]).squeeze(-1)
+        return Caption(log_prob * (words != 0), alpha * (words != 0)[..., None])
 
 
 class SmallestEncoder(Encoder):
@@ -209,6 +242,24 @@ def test_the_smallest_captioner_decodes(decode) -> None:
     decoded = decode(model, regions, max_words=6)
     assert decoded.alpha is None and decoded.region is None and decoded.heads is None
     torch.testing.assert_close(decoded.log_prob, model(regions, decoded.words).log_prob)
+
+
+@pytest.mark.parametrize("decode", [greedy, partial(sample, rows=2), partial(beam_search, beams=3)])
+def test_the_smallest_steerable_captioner_looks_where_it_is_told(decode) -> None:
+    torch.manual_seed(0)
+    model, regions = SmallestSteerable(7, 3), 3 * torch.randn(4, 5, 3)
+    own, forced = decode(model, regions, max_words=6), F.one_hot(torch.arange(4) % 5, 5).float()
+    steering = Steering(
+        torch.stack([forced * 0, forced], dim=1)[:, :, None], torch.tensor([0.0, 1]).expand(4, -1)[..., None]
+    )
+    found = decode(Steered(model, steering), regions, max_words=6)
+    real = found.words != 0
+    at_second = found.alpha[:, :, 1][real[:, :, 1]]
+    assert len(at_second) and torch.equal(at_second, forced[:, None].expand_as(found.alpha[:, :, 1])[real[:, :, 1]])
+    free = model(regions, found.words)
+    torch.testing.assert_close(found.alpha[:, :, [0, 2]], free.alpha[:, :, [0, 2]])  # of the words that it then said
+    torch.testing.assert_close(found.log_prob, Steered(model, steering)(regions, found.words).log_prob)
+    assert not torch.equal(found.words, own.words) or not torch.equal(found.log_prob, own.log_prob)
 
 
 def test_the_smallest_encoder_serves_a_captioner(tmp_path: Path) -> None:

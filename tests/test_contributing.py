@@ -19,7 +19,7 @@ EXAMPLES = {
     for example in [re.search(r"^class (\w+)\((?!NamedTuple).*", block, re.MULTILINE | re.DOTALL)]
 }
 BLOCKS = dict(zip(EXAMPLES, re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL), strict=True))
-CONTRACTS = ("Captioner", "Encoder", "Classifier", "Evaluator", "Criterion")
+CONTRACTS = ("Captioner", "Steerable", "Encoder", "Classifier", "Evaluator", "Criterion")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing_extensions import assert_type
 
 import vision_attn
 from vision_attn.api import Explainer, Model
+from vision_attn.results.answered import AnswerResult
 from vision_attn.results.classified import ClassificationResult, DrawnImages
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.explainer import ExplanationResult
@@ -41,6 +42,8 @@ assert_type(model.transcribe("line.png"), TranscriptResult)
 assert_type(model.look("photo.jpg"), ExplanationResult)
 assert_type(model.measure(["a.jpg"]), MeasureResult)
 assert_type(model.draw(), DrawnImages)
+assert_type(model.answer("Mary went to the hall.", "Where is Mary?"), AnswerResult)
+assert_type(model.answer("scene.png", ["what colour is the star?"]), ResultList[AnswerResult])
 assert_type(vision_attn.load("weights/ram_cluttered60").classify("digit.png"), ClassificationResult)
 assert_type(vision_attn.load_explainer("vit_b_16").look(["a.jpg"], "cat"), ResultList[ExplanationResult])
 

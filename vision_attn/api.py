@@ -22,6 +22,7 @@ __all__ = ["Explainer", "Included", "Model", "load", "load_explainer", "load_mod
 Included = Literal[
     "weights/draw_mnist", "weights/draw_mnist32", "weights/draw_reader_cluttered100", "weights/drawn_films",
     "weights/drawn_scenes", "weights/photographs", "weights/ram_cluttered60", "weights/ram_photographs",
+    "weights/scene_questions", "weights/stories",
 ]  # fmt: skip
 """The runs that come along."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,10 @@ class Source:
     """Whether it gives films, not images; of photographs known after `prepare`."""
     num_sources: int = 1
     """The number of data sets whose metrics are told apart: the first batches of a split are one of each."""
+    batch_size: int | None = None
+    """The number of images of a training batch, over all processes; None where it cannot be chosen."""
+    automatic_batch: bool = False
+    """Whether training chooses `batch_size` when a run begins: `data.batch_size=auto`."""
     features: str | None = None
     """The folder of annotation vectors that another program computed; None where the encoder computes them."""
 
@@ -84,6 +89,12 @@ class Source:
 
     def prepare(self, task: "Task") -> None:
         """Read, check and cache the data that `task` needs. Idempotent."""
+
+    def resized(self, batch_size: int) -> "Source":
+        """Return a source of the same data, which it shares, with training batches of another size."""
+        other = copy(self)
+        other.batch_size, other.automatic_batch = batch_size, False
+        return other
 
     def __bool__(self) -> bool:
         """True: that a source is given must not depend on its length, which may have to be read from files."""

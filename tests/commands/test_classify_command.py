@@ -1,5 +1,6 @@
 """`vision-attn classify`: prints an answer for each image of any size and colours, and draws where the model looked."""
 
+import contextlib
 import json
 from pathlib import Path
 from urllib.parse import quote
@@ -61,6 +62,32 @@ def test_an_answer_depends_on_nothing_else(ram, images, capsys):
     alone = lines(capsys)["grey.png"]
     assert main(["classify", str(ram), str(images), "--task.at_test", "copies"]) == 0
     assert lines(capsys)["grey.png"] == alone
+
+
+def test_places_to_look_at_are_given(ram, images, capsys):
+    """Those that are given are where it looks; the others are its own."""
+    one = ["classify", str(ram), str(images / "grey.png"), "--json"]
+    assert main(one) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert main([*one, "--locations", "- 0.9,-0.9"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["locations"][1] == pytest.approx([0.9, -0.9])
+    assert found["locations"][0] == own["locations"][0] and found["entropy"][0] == own["entropy"][0]
+    probabilities = np.array(list(found["probabilities"].values()))
+    assert found["entropy"][-1] == pytest.approx(-(probabilities * np.log(probabilities)).sum(), rel=1e-4)
+    assert len(found["locations"]) == len(found["entropy"]) == len(own["locations"])
+
+
+@pytest.mark.parametrize("given, said", [
+    ("0,2", "glimpse 1 is (0.0, 2.0), but all numbers must lie in [-1, 1]"),
+    ("0,0,1,1", "takes a location (x, y) for each glimpse"),
+    (" ".join(["0,0"] * 99), "takes 2 glimpses, and 99 locations are given"),
+    ("here", "give numbers, as in \"0.3,-0.2 - 0,0.5\""),
+])  # fmt: skip
+def test_places_that_there_are_not(ram, images, capsys, given, said):
+    with contextlib.suppress(SystemExit):
+        assert main(["classify", str(ram), str(images / "grey.png"), "--locations", given]) > 0
+    assert said in capsys.readouterr().err
 
 
 def test_black_and_white_can_be_swapped(ram, images, capsys):

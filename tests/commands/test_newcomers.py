@@ -123,10 +123,14 @@ def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytes
     root = logging.getLogger("a root")
     monkeypatch.setattr(logging, "root", root)
     console.log_to_terminal()
-    root.warning("%s: cannot be read", FORGERY)
+    for name in ("vision_attn.data", "wandb.sdk"):
+        root.handle(
+            logging.makeLogRecord({"name": name, "levelno": logging.WARNING, "msg": f"{FORGERY}: cannot be read"})
+        )
     said = capsys.readouterr().err
     assert "\x1b" not in said and "vision-attn: error: \\x1b[2Jone line" in said and len(said) < 4000
-    assert said.splitlines()[-1] == "vision-attn: a\\nfake.jpg\\tA cat.jpg: cannot be read"
+    told = "a\\nfake.jpg\\tA cat.jpg: cannot be read"
+    assert said.splitlines()[-2:] == [f"vision-attn: {told}", f"wandb: {told}"]
 
 
 class PanicException(BaseException):

@@ -59,6 +59,7 @@ def test_options_change_what_follows_from_the_name(capsys):
     options = ["--task.encoder.node=layer3", "--task.encoder.resolution=224", "--task.encoder.weights=mine.safetensors"]
     found = encoder_of("--task.encoder.name=resnet50", *options).arguments
     assert (found["node"], found["resolution"], found["weights"]) == ("layer3", 224, "mine.safetensors")
+    assert "weights mine.safetensors" in capsys.readouterr().out
 
 
 def test_a_transformer_changes_the_class():

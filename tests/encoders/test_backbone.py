@@ -1,13 +1,16 @@
 """Backbones: the layer that is cut at, normalisation, weights, and the messages when they do not fit."""
 
+import re
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 from torchvision.models import mobilenet_v2, vgg16, vgg19
 
-from vision_attn.encoders import networks
+from vision_attn.encoders import choosing, networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 from vision_attn.engine.optimizers import fused
@@ -103,8 +106,12 @@ def test_a_file_without_weights(tmp_path):
     (tmp_path / "weights.pth").write_text("not weights")
     with pytest.raises(UserError, match="weights.pth is neither a safetensors file nor a torch state dict"):
         Backbone(**SMALL, weights=str(tmp_path / "weights.pth")).initialise()
-    with pytest.raises(UserError, match="nowhere.pth was not found .*IMAGENET1K_V1"):
+    with pytest.raises(UserError, match="nowhere.pth was not found .*--task.encoder.weights=IMAGENET1K_V2"):
         Backbone(**SMALL, weights="nowhere.pth").initialise()
+    with pytest.raises(
+        UserError, match="nowhere.pth was not found .*--task.encoder.weights=FILE.*encoder.name=resnet50"
+    ):
+        Backbone(name="efficientnet_lite0", node="blocks.6", resolution=64, weights="nowhere.pth").initialise()
 
 
 def test_pickled_modules_are_not_run(tmp_path):
@@ -132,6 +139,46 @@ def test_torchvisions_weights_bring_their_normalisation(monkeypatch):
     encoder.initialise()
     torch.testing.assert_close(encoder.mean.flatten(), torch.tensor([0.485, 0.456, 0.406]))
     torch.testing.assert_close(encoder.std.flatten(), torch.tensor([0.229, 0.224, 0.225]))
+
+
+HALF = (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    "name, node, own, usual",
+    [
+        ("mobilenet_v2", "features.1", {"mean": HALF, "std": HALF}, "[0.485,0.456,0.406] .*[0.229,0.224,0.225]"),
+        ("efficientnet_lite0", "blocks.0", {}, "[0.5,0.5,0.5] .*[0.5,0.5,0.5]"),
+        ("timm:resnet10t", "layer1", {"mean": HALF}, "[0.485,0.456,0.406] .*[0.229,0.224,0.225]"),
+    ],
+)
+def test_a_line_tells_of_a_normalisation_that_the_network_of_a_file_does_not_usually_have(
+    name, node, own, usual, tmp_path, capsys
+):
+    """Such as one that the config had for the weights of another network."""
+    if name.startswith("timm:"):
+        pytest.importorskip("timm")
+    settings = {"name": name, "node": node, "resolution": 64}
+    state = Backbone(**settings).body.state_dict()
+    torch.save(state, tmp_path / "mine.pth")
+    file = str(tmp_path / "mine.pth")
+    Backbone(**settings, **own, weights=file).initialise()
+    usual = usual.replace("[", "\\[")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert re.match(
+        rf"mine.pth is used with mean \[.*--task.encoder.mean={usual.replace(' .*', ' --task.encoder.std=')}$", line
+    )
+    mean, std = (tuple(map(float, each.split(","))) for each in re.findall(r"(?:mean|std)=\[([\d.,]+)\]", line))
+    Backbone(**settings, mean=mean, std=std, weights=file).initialise()
+    assert not capsys.readouterr().out
+
+
+def test_no_line_tells_of_the_normalisation_of_our_own_configs():
+    for path in (Path(__file__).parents[2] / "configs").glob("sat_*flickr8k*.yaml"):
+        encoder = yaml.safe_load(path.read_text())["task"]["init_args"]["encoder"]["init_args"]
+        if "mean" in encoder:
+            pair = (torch.tensor(encoder[key]) for key in ("mean", "std"))
+            assert [*choosing.unusual_normalisation(encoder["name"], Path(encoder["weights"]), *pair)] == []
 
 
 def test_unknown_nodes_and_names():

@@ -20,10 +20,11 @@ from vision_attn.configuration.weights import save_weights
 from vision_attn.engine import training
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
-from vision_attn.engine.log import Log, _identity
+from vision_attn.engine.log import Log
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.run_folder.folders import workplace
+from vision_attn.engine.watching import _identity
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import digest, sha256
 

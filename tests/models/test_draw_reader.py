@@ -175,3 +175,23 @@ def test_every_config_takes_two_steps(name, tmp_path):
     settings = {"data.batch_size": 16, "data.epoch_images": 32, "data.val_images": 16, "data.test_images": 16}
     metrics = two_steps(name, tmp_path, **settings)
     assert "error_copies" not in metrics and metrics["pixels"] == (8 if "pixels" in name else 4 + 1) * 144
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_given_boxes_are_those_that_are_read(relative):
+    """The boxes of its own windows, given, change nothing; a NaN leaves the window to the model."""
+    model = moved(build(relative=relative)).eval()
+    own = model(images())
+    again = model(images(), given=model.filterbank.boxes(own.windows))
+    for after, before in zip((*again.windows, again.log_prob), (*own.windows, own.log_prob), strict=True):
+        torch.testing.assert_close(after, before)
+    given = torch.full((B, T, 4), torch.nan)
+    given[:, 1] = torch.tensor([-0.5, -0.25, 0.25, 0.5])  # of 14 x 11 pixels: 5.25 wide, 4.125 high
+    forced = model(images(), given=given)
+    assert torch.equal(forced.log_prob[:, :, 0], own.log_prob[:, :, 0])
+    assert (forced.log_prob[:, :, 1:] != own.log_prob[:, :, 1:]).any(dim=-1).all()
+    torch.testing.assert_close(forced.windows.stride[:, 1], torch.full((B,), 5.25 / N))
+    centre = torch.tensor([-0.125 * 7 + 7.5, 0.125 * 5.5 + 6])
+    torch.testing.assert_close(forced.windows.centre[:, 1], centre.expand(B, 2))
+    ratio = own.windows.sigma[:, 1] / own.windows.stride[:, 1]
+    torch.testing.assert_close(forced.windows.sigma[:, 1] / forced.windows.stride[:, 1], ratio)

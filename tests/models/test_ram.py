@@ -285,3 +285,18 @@ def test_a_normalised_context_is_that_of_the_same_image_made_darker():
     plain = Context(2, side=5)
     assert not torch.allclose(plain(images), plain(images / 100), rtol=1e-2)
     assert context(torch.zeros(2, 2, 9, 9)).isfinite().all()
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_given_locations_are_those_that_are_looked_at(core):
+    """Its own locations, given, change nothing; others change what it says from there on; NaN is its own choice."""
+    model = build(core, first="centre").eval()
+    own = model(images(), mode="mean")
+    again = model(images(), mode="mean", given=own.locations[:, 0])
+    assert torch.equal(again.log_prob, own.log_prob) and torch.equal(again.locations, own.locations)
+    given = torch.full((B, T, 2), torch.nan)
+    given[:, 2] = torch.tensor([0.9, -0.9])
+    forced = model(images(), mode="mean", given=given)
+    assert torch.equal(forced.locations[:, 0, 2], given[:, 2])
+    assert torch.equal(forced.log_prob[:, :, :2], own.log_prob[:, :, :2])
+    assert (forced.log_prob[:, :, 2:] != own.log_prob[:, :, 2:]).any(dim=-1).all()

@@ -141,13 +141,22 @@ def test_a_closed_file_and_one_to_be_awaited_are_refused(model: Any) -> None:
         model.caption(closed)
 
 
-def test_the_service_of_the_document_answers_several_at_once(run: Path) -> None:
-    pytest.importorskip("starlette", reason="needs the extra [web]: starlette")
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "service.md").read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(example.replace('"weights/photographs"', repr(str(run))), names)
+@pytest.mark.parametrize(("number", "library"), [(0, "fastapi"), (1, "starlette")])
+def test_the_services_of_the_document_answer_several_at_once(number: int, library: str, run: Path) -> None:
+    """The first takes an upload of a form, the second the body of a request."""
+    pytest.importorskip(library, reason=f"needs {library}: pip install 'vision-attn[dev]'")
+    if library == "fastapi":
+        pytest.importorskip("python_multipart", reason="needs python-multipart: pip install 'vision-attn[dev]'")
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "service.md").read_text(), re.DOTALL)
+    assert len(examples) == 2
+    names: dict[str, Any] = {"__name__": "service"}
+    exec(examples[number].replace('"weights/photographs"', repr(str(run))), names)
+    headers = [(b"content-type", b"multipart/form-data; boundary=end")] if library == "fastapi" else []
 
     async def answer(content: bytes) -> tuple[int, dict[str, str]]:
+        if library == "fastapi":
+            head = b'--end\r\nContent-Disposition: form-data; name="photograph"; filename="photo.png"\r\n\r\n'
+            content = head + content + b"\r\n--end--\r\n"
         parts = [content[first : first + 1000] for first in range(0, len(content), 1000)] or [b""]
         messages = [{"type": "http.request", "body": part, "more_body": part is not parts[-1]} for part in parts]
         sent: list[dict[str, Any]] = []
@@ -162,7 +171,11 @@ def test_the_service_of_the_document_answers_several_at_once(run: Path) -> None:
             "type": "http",
             "method": "POST",
             "path": "/caption",
-            "headers": [],
+            "headers": headers,
+            "scheme": "http",
+            "http_version": "1.1",
+            "server": ("testserver", 80),
+            "client": ("testclient", 1),
             "query_string": b"",
             "root_path": "",
         }
@@ -176,5 +189,6 @@ def test_the_service_of_the_document_answers_several_at_once(run: Path) -> None:
     images = [encoded(seed) for seed in range(4)]
     found = asyncio.run(answers(*images, b"no image", bytes(100_001)))
     assert found[:4] == [(200, {"text": names["model"].caption(image).text}) for image in images]
-    assert found[4][0] == 400 and found[4][1]["error"].startswith("image 1: not a readable image")
-    assert found[5] == (413, {"error": "this photograph is too large"})
+    told = "detail" if library == "fastapi" else "error"
+    assert found[4][0] == 400 and "not a readable image" in found[4][1][told]
+    assert found[5] == (413, {told: "this photograph is too large"})

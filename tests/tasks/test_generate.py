@@ -64,8 +64,9 @@ def test_the_bound_by_hand(tmp_path):
     assert json.loads((tmp_path / "steps.json").read_text()) == {"kl": [2, 3]}
     assert (metrics["nll_images"], metrics["nll_samples"]) == (3, 2)
     assert metrics["nll_bound"] == pytest.approx((83 + 97 + 83) / 3)
-    # Call n adds log n at each of two time steps: calls 2 and 3; call 4 is the bound; then calls 5 and 6.
-    (first, second), later = (math.log((2**2 + 3**2) / 2) - known for known in (82, 95)), math.log((25 + 36) / 2) - 82
+    # Call n adds log n at each of two time steps: 1 and 2 are the bounds, so that what is left to do is known after
+    # them; 3 and 4 estimate the first batch, 5 and 6 the second.
+    (first, second), later = (math.log((3**2 + 4**2) / 2) - known for known in (82, 95)), math.log((25 + 36) / 2) - 82
     assert metrics["nll"] == pytest.approx(-(first + second + later) / 3)
 
 

@@ -35,6 +35,12 @@ class Filterbank(nn.Module):
     Fast version: `fast.filterbank.FastFilterbank`.
     """
 
+    offsets: Tensor
+    pixels: Tensor
+    extent: Tensor
+    middle: Tensor
+    powers: Tensor
+
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 12, relative: bool = False):
         super().__init__()
         check_range("Filterbank", 1, 1000, size=size)
@@ -129,3 +135,18 @@ class Filterbank(nn.Module):
         each filter. At stride 1 these are the pixels of a crop."""
         centre, half = self.locations(window), self.size * window.stride[..., None] / self.extent
         return torch.cat([centre - half, centre + half], dim=-1)
+
+    def covering(self, boxes: Float[Tensor, "B R 4"], window: Window) -> Window:
+        """The window whose grid covers the longer side of each box (see `boxes`), around its centre. Its filters are as
+        wide in strides, and its intensity is the same, as those of `window`, which stays where a box is NaN."""
+        low, high = boxes.chunk(2, dim=-1)
+        centre = ((low + high) / 2 + 1) * self.extent / 2 + 0.5
+        stride = ((high - low) * self.extent).amax(dim=-1) / (2 * self.size)
+        sigma = window.sigma * stride / window.stride
+        asked = ~stride.isnan()
+        return Window(
+            centre.where(asked[..., None], window.centre),
+            stride.where(asked, window.stride),
+            sigma.where(asked, window.sigma),
+            window.intensity,
+        )

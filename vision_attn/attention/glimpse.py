@@ -72,6 +72,9 @@ class Retina(nn.Module):
     Fast version: `fast.glimpse.FastRetina`.
     """
 
+    reaches: Tensor
+    edges: Tensor
+
     def __init__(self, *, size: int = 8, num_scales: int = 1):
         super().__init__()
         check_range("Retina", 1, 1000, size=size)

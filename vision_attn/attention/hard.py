@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vision_attn.attention.soft import Attention, AttentionOutput, fits, normalised
-from vision_attn.contracts import Choice, check_mode
+from vision_attn.contracts import Choice, Forced, check_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
@@ -31,7 +31,10 @@ class Hard(Attention):
     """
 
     reinforced = True
-    modes = ("expectation", "mode", "sample")
+    steerable = True
+    modes: tuple[str, ...] = ("expectation", "mode", "sample")
+    at_test: str
+    batches: Tensor
 
     def __init__(self, *, expectation_probability: float = 0.5, soft_start: int = 0, at_test: Mode = "expectation"):
         super().__init__()
@@ -64,11 +67,12 @@ class Hard(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
+        forced: Forced | None = None,
     ) -> AttentionOutput:
         fits(scores, regions)
         if self.mode == "expectation":
-            return AttentionOutput(*self.attended(scores, regions))
-        alpha = normalised(scores)
+            return AttentionOutput(*self.attended(scores, regions, forced=forced))
+        alpha = normalised(scores, forced)
         region = alpha.argmax(dim=-1) if self.mode == "mode" else sample(alpha.detach())
         if expectation_mask is None:
             return AttentionOutput(at(regions, region), alpha, region)
@@ -113,11 +117,12 @@ class StraightThrough(Hard):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
+        forced: Forced | None = None,
     ) -> AttentionOutput:
         if not self.training:
-            return super().forward(scores, regions)
+            return super().forward(scores, regions, forced=forced)
         fits(scores, regions)
-        alpha = normalised(scores)
+        alpha = normalised(scores, forced)
         noisy = (_log(alpha) - _exponential(alpha).log()) / self.temperature
         if self.pads:
             noisy = noisy.masked_fill(scores.isneginf(), -torch.inf)  # or a high temperature would see padding

@@ -30,7 +30,8 @@ class Sliced(Protocol):
     An array of numpy, also memory-mapped, is one. So are arrays of packages for tiled files, such as zarr and h5py.
     """
 
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def __getitem__(self, place: tuple[slice, slice]) -> Any: ...
 

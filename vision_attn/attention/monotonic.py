@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vision_attn.attention.hard import Hard, sample
 from vision_attn.attention.soft import Attention, AttentionOutput
-from vision_attn.contracts import check_mode
+from vision_attn.contracts import Forced, check_mode
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
@@ -44,6 +44,7 @@ class Monotonic(Attention):
     """
 
     modes = ("expectation", "online")
+    steerable = True
 
     def __init__(self, *, offset: float = -2.0, noise: float = 1.0, advance: int = 0, at_test: Mode = "online"):
         super().__init__()
@@ -68,6 +69,7 @@ class Monotonic(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
+        forced: Forced | None = None,
     ) -> AttentionOutput:
         """`carry` is the probability that the search starts at each column: alpha_{i-1}, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
@@ -77,6 +79,7 @@ class Monotonic(Attention):
         stops = energy.sigmoid() if self.mode == "expectation" else (energy > 0).to(energy.dtype)
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
+        alpha = alpha if forced is None else forced.mixed(alpha)
         return AttentionOutput(self.expected(alpha, regions), alpha, carry=moved(alpha, self.advance))
 
 
@@ -123,6 +126,7 @@ class HardMonotonic(Hard):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Float[Tensor, "B R L"] | None = None,
+        forced: Forced | None = None,
     ) -> AttentionOutput:
         """`carry` is where the search starts: the map that the character before has seen, moved by `advance`."""
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
@@ -130,6 +134,7 @@ class HardMonotonic(Hard):
         stops = (energy > 0).to(energy.dtype) if self.mode == "online" else energy.sigmoid()
         alpha = stopping(stops, carry)
         alpha = before_padding(alpha, scores) if self.pads else alpha
+        alpha = alpha if forced is None else forced.mixed(alpha)
         if self.mode == "expectation":
             return AttentionOutput(self.expected(alpha, regions), alpha, carry=moved(alpha, self.advance))
         region = alpha.argmax(dim=-1) if self.mode == "online" else sample(alpha.detach())

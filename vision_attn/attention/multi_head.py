@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vision_attn.attention.soft import normalised
+from vision_attn.contracts import Forced
 from vision_attn.layers.linear import Linear
 
 
@@ -52,16 +53,20 @@ class MultiHead(nn.Module):
         keys: Float[Tensor, "N K S d"],
         values: Float[Tensor, "N K S d"],
         visible: Bool[Tensor, "*N #Q S"] | None = None,
+        forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
-        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head."""
-        return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible))
+        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head.
+        `forced`: weights that take their place."""
+        return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible, forced))
 
-    def weighed(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+    def weighed(
+        self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, forced: Forced | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The context of every head, and its weights."""
         scores, size = query @ keys.mT, query.shape[-1]
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)
-        alpha = normalised(scores / size**0.5)
+        alpha = normalised(scores / size**0.5, forced)
         return alpha.to(values.dtype) @ values, alpha
 
     def combined(self, context: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ return sums.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -38,6 +38,8 @@ class MovingAverage(nn.Module):
     """
 
     num_runs = 1
+    total: Tensor
+    number: Tensor
 
     def __init__(self, state_size: int, *, decay: float = 0.9):
         super().__init__()
@@ -124,7 +126,8 @@ class Reinforce(nn.Module):
     lambda_r is B / (10 T), about 0.5 for 64 captions of 12 words, and lambda_e is 0.002 B, about 0.13.
     """
 
-    baseline: LeaveOneOut | MovingAverage | Learned
+    baseline: Any
+    """`LeaveOneOut`, `MovingAverage`, `Learned`, or a module like these."""
 
     def __init__(
         self,

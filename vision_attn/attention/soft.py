@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vision_attn.contracts import Choice, in_mode
+from vision_attn.contracts import Choice, Forced, in_mode
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
@@ -36,6 +36,8 @@ class Attention(nn.Module):
     """Whether regions may be padding (`layers/padding.py`), whose scores are -inf; set by the captioner."""
     modes: tuple[str, ...] = ()
     """The modes at test time, where there are several: names for `in_mode`."""
+    steerable: bool = False
+    """Whether `forward` takes `forced`."""
 
     @property
     def mode(self) -> str | None:
@@ -63,15 +65,23 @@ class Attention(nn.Module):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
     ) -> AttentionOutput:
-        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned."""
+        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned.
+
+        Where `steerable`, the last parameter is `forced`: a map that takes the place of alpha_t, by `normalised`,
+        before anything is seen or sampled.
+        """
         raise NotImplementedError
 
     def attended(
-        self, scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        scale: float = 1.0,
+        forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
         """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
         scores."""
-        alpha = normalised(scores if scale == 1 else scores * scale)
+        alpha = normalised(scores if scale == 1 else scores * scale, forced)
         return self.expected(alpha, regions), alpha
 
     def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
@@ -109,6 +119,8 @@ class Soft(Attention):
     Fast version: `fast.attend.FastSoft`.
     """
 
+    steerable = True
+
     def __init__(self, *, temperature: float = 1.0):
         super().__init__()
         check_range("Soft", 0.001, 1000.0, temperature=temperature)
@@ -120,9 +132,10 @@ class Soft(Attention):
         regions: Float[Tensor, "B L D"],
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
+        forced: Forced | None = None,
     ) -> AttentionOutput:
         fits(scores, regions)
-        return AttentionOutput(*self.attended(scores, regions, 1 / self.temperature))
+        return AttentionOutput(*self.attended(scores, regions, 1 / self.temperature, forced))
 
 
 class EachRegion(Attention):
@@ -145,13 +158,14 @@ def fits(scores: Tensor, regions: Tensor) -> None:
     require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")
 
 
-def normalised(scores: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
+def normalised(scores: Float[Tensor, "*rows L"], forced: Forced | None = None) -> Float[Tensor, "*rows L"]:
     """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the log-probabilities
     and entropies computed from it; the context z_t has the type of the regions. Scores that overflowed float16 count as
-    its largest number."""
+    its largest number. forced: a map that takes its place."""
     if scores.dtype == torch.float16:
         scores = scores.clamp(max=torch.finfo(scores.dtype).max)
-    return at_least_float32(scores).softmax(dim=-1)
+    alpha = at_least_float32(scores).softmax(dim=-1)
+    return alpha if forced is None else forced.mixed(alpha)
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:

@@ -12,10 +12,13 @@ in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the traceback.
 
 import argparse
 import ast
+import logging
 import os
+import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -32,6 +35,7 @@ from vision_attn.system.memory import check_address_space, is_short_of_memory, l
 from vision_attn.system.own_code import place_of
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
+log = logging.getLogger(__name__)
 LONGEST = 2000  # characters of an error message, which may quote a whole file
 
 
@@ -60,7 +64,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status (see the module docstring)."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = given = list(sys.argv[1:] if argv is None else argv)
+    began = time.perf_counter()
     left_at_exit()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold any bytes
@@ -86,11 +91,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides = rest
-        log_to_terminal()
+        log_to_terminal(quiet=arguments.quiet, verbose=arguments.verbose)
         if chosen != "completion":
             check_address_space()
         with inputs_kept(), _noting_signals():
-            return arguments.run(arguments)
+            log.debug("vision-attn %s, Python %s: %s", __version__, platform.python_version(), " ".join(given))
+            status = arguments.run(arguments)
+            log.debug("done in %.1f s, exit status %d", time.perf_counter() - began, status)
+            return status
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic in a Rust library is not an Exception
@@ -117,6 +125,11 @@ def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         verb.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        loudness = verb.add_mutually_exclusive_group()
+        loudness.add_argument(
+            "--quiet", action="store_true", help="print results and errors alone: no progress, no remarks"
+        )
+        loudness.add_argument("--verbose", action="store_true", help="also print what is opened, written and timed")
         if name in chosen:
             module = import_module(f"{__name__}.{name}")
             module.add_arguments(verb)
@@ -133,7 +146,7 @@ def _tell(error: BaseException) -> int:
     """Print one line about an error. Returns the exit status."""
     end_progress()
     if _interrupted(error):
-        complain("interrupted")
+        complain("interrupted", error=True)
         return 130
     if isinstance(error, BrokenPipeError):
         discard(sys.stdout)  # or Python's flush at exit would fail
@@ -142,7 +155,7 @@ def _tell(error: BaseException) -> int:
     line = " ".join(message.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 4 :]}"
-    complain(f"error: {line}")
+    complain(f"error: {line}", error=True)
     return status
 
 

@@ -145,8 +145,10 @@ def images_of(
     written = arguments.out is not None or vars(arguments).get("figure") is not None
     with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(arguments.out):
         yield files(), found
-        for line in (*found.notes, *found.complaints):
+        for line in found.notes:
             complain(line)
+        for line in found.complaints:
+            complain(line, error=True)
 
 
 def photographs(

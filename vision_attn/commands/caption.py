@@ -84,6 +84,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--top-p", type=float, metavar="P", help="of --sample: only the likeliest words with probability P in all"
     )
     parser.add_argument("--seed", type=int, help="of --sample (default: that of the run, so that samples repeat)")
+    parser.add_argument(
+        "--attend", action="append", default=[], metavar="WORD:PLACE",
+        help="look there for a word, counted from 1: 3:0.3,-0.2 (a point x,y in [-1, 1] of the photograph), "
+        "3:-0.5,-0.5,0,0 (a box), 3-5:mask.png (words 3 to 5; white counts), of films with a frame at the end; repeat "
+        "for several",
+    )  # fmt: skip
+    parser.add_argument(
+        "--strength", type=float, metavar="S", help="of --attend: from 0 (its own map) to 1 (only there, the default)"
+    )
     add_overlay(parser)
 
 
@@ -156,7 +165,39 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--{next(iter(given)).replace('_', '-')} is for sampled captions: add --sample")
     if arguments.captions == 1 and arguments.strategy == "diverse":
         raise UserError("--diverse is for several captions: add --captions N")
+    if arguments.strength is not None and not arguments.attend:
+        raise UserError("--strength is of the places of --attend: add --attend WORD:x,y")
+    if arguments.attend:
+        given["attend"] = attended(arguments.attend)
+        given["strength"] = 1.0 if arguments.strength is None else arguments.strength
     return {"captions": arguments.captions, "strategy": arguments.strategy, **given}
+
+
+def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
+    """The places of `--attend` by their word, or the first and the last of several. Raises UserError for others."""
+    found: dict[int | tuple[int, int], Any] = {}
+    for text in places:
+        words, colon, place = text.partition(":")
+        ends = words.split("-")
+        if not (colon and place and len(ends) <= 2 and all(end.isascii() and end.isdigit() for end in ends)):
+            raise UserError(f"--attend {text}: give a word and a place, such as 3:0.3,-0.2 or 3-5:mask.png")
+        between = (int(ends[0]), int(ends[1])) if len(ends) == 2 else int(ends[0])
+        if between in found:
+            raise UserError(f"--attend {text}: word {words} has a place already")
+        try:
+            found[between] = tuple(map(float, place.split(",")))
+        except ValueError:
+            found[between] = mask_of(place)
+    return found
+
+
+def mask_of(name: str) -> Any:
+    """The weights of a picture's pixels, in [0, 1]: white is 1."""
+    import numpy as np
+
+    from vision_attn.data.images.open import open_photograph
+
+    return np.asarray(open_photograph(name).convert("L"), dtype=np.float32) / 255
 
 
 def write_table(path: Path, results: Sequence[Any]) -> None:

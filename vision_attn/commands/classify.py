@@ -34,7 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = " where the model looked"
     add_image_arguments(parser, "classify", image="an image", out=out, json="all probabilities")
     add_figure_arguments(parser, "a row for each image: where the model looked, and what it saw there")
+    places = "where to look: x,y of each glimpse, or x0,y0,x1,y1 of DRAW, from -1 to 1; - is the model's own"
+    parser.add_argument("--locations", type=places_of, metavar='"X,Y - X,Y"', help=places)
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
+
+
+def places_of(text: str) -> list[tuple[float, ...] | None]:
+    """The places that --locations gives."""
+    try:
+        return [None if place == "-" else tuple(float(part) for part in place.split(",")) for place in text.split()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r}: give numbers, as in "0.3,-0.2 - 0,0.5"') from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     doubts, drawn, pictured = list[str](), list[Entry](), list[ClassificationResult]()
     with images_of(arguments, "classify", endings=OPENED) as (files, found):
-        results = model.classify(files, invert=arguments.invert, unreadable=found.complaints)
+        results = model.classify(
+            files, invert=arguments.invert, locations=arguments.locations, unreadable=found.complaints
+        )
         for number, result in enumerate(results, start=1):
             if arguments.json:
                 say(json.dumps({"file": result.file} | result.record()))

@@ -1,7 +1,8 @@
 """Measure a trained run on one split of its data, and show what it does.
 
 Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format) and
-scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), into the run folder or another. Keys of
+scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), into the run folder or another. Metrics of
+captions have intervals of 95%, as `score` gives them. --number 100 measures a sample, to know sooner. Keys of
 the config may be overridden, so that data that moved is found: --data.images=FOLDER.
 Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
 are those of the first, and its results go into the folder ensemble/ of the first.
@@ -21,8 +22,9 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,9 +42,10 @@ from vision_attn.commands._run_options import (
     names_after_options,
     open_with,
 )
+from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, say, unit_of
 from vision_attn.system.errors import UserError
-from vision_attn.system.files import finite, ours, shipped
+from vision_attn.system.files import finite, ours, read_json, shipped
 from vision_attn.system.inputs import check_replaced, writes
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import collected_later
@@ -67,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--each", type=place, metavar="FILE.jsonl", help="of captioners: write the metrics of each image there"
     )
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
+    parser.add_argument(
+        "--number", type=int, metavar="N",
+        help="only N items, which the run's seed chooses from all of the split; written into the folder sample_N",
+    )  # fmt: skip
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
     add_figure_arguments(parser, "the images of --show")
     add_overlay(parser)
@@ -88,6 +95,8 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
         raise UserError(f"--show is {arguments.show}, but must not be negative")
+    if arguments.number is not None:
+        check_range("eval", 1, 10_000_000, number=arguments.number)
     figure = figure_options(arguments)
     if arguments.figure and not arguments.show:
         raise UserError("--figure draws the images of --show: add --show N")
@@ -101,8 +110,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         raise UserError(f"name the photographs to measure {folders[0]} on: --data.images=FOLDER")
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
     place = Path(folders[0]) if mine else measured_in(folders[0])
-    joint = len(folders) > 1 and not arguments.out
-    out = writable(arguments.out or Path(place, "ensemble" if joint else ""), "--out")
+    joint = (len(folders) > 1 or arguments.number is not None) and not arguments.out
+    sample = "" if arguments.number is None else f"sample_{arguments.number}"
+    out = writable(arguments.out or Path(place, "ensemble" * (len(folders) > 1), sample), "--out")
     pictures = out / f"pictures_{arguments.split}"
     for link in (out, pictures) if joint else (pictures,):
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
@@ -121,8 +131,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         writes(pictures / PAGE, "--out")
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
         metrics, record = evaluate(
-            model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each
-        )
+            model, arguments.split, out, world, runs=folders, overrides=arguments.overrides, each=arguments.each,
+            number=arguments.number,
+        )  # fmt: skip
         if not world.is_main:
             return 0
         shown = ""
@@ -142,10 +153,10 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
                     shown += f"; figure: {arguments.figure}"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
-            say(f"{arguments.split}: {plural(record['images'], model.task.unit)}")
-        width = max(map(len, metrics))
-        for name, value in metrics.items() if not arguments.json else ():
-            say(f"{name:{width}}  {value:8.4f}{unit_of(name)}")
+            items = plural(record["images"], model.task.unit)
+            say(f"{arguments.split}: {items}" + f", chosen from all by the seed {model.seed} (--number)" * bool(sample))
+            for line in table(metrics, record.get("intervals", {})):
+                say(line)
         for line in without_softmax(metrics):
             say(line)
         say(f"written to {written}")
@@ -165,23 +176,33 @@ def evaluate(
     runs: Sequence[str],
     overrides: Sequence[str] = (),
     each: Path | None = None,
+    number: int | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The metrics of `split`, and the record that holds them and all that one needs to know of how they came about. The
     first process returns both, and writes the record into `out`; the others return nothing. each: the file for the
-    metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`."""
+    metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`. number: of items, if not all."""
     import torch
 
+    from vision_attn.engine.batch_size import DoesNotFit
+    from vision_attn.engine.batches import sampled
     from vision_attn.engine.predictions import predictions
-    from vision_attn.metrics.coco.results import EACH
+    from vision_attn.engine.short_of_memory import in_evaluation
+    from vision_attn.metrics.coco.results import EACH, INTERVALS
     from vision_attn.system.files import replacing, scratch
 
+    intervals: dict[str, Any] = {}
     task, source, config = model.task, model.source, model.config
     source.only(split)
     source.prepare(task)
     task.prepare_evaluation(source)
     began, sizes = time.perf_counter(), list[int]()
     with torch.no_grad():
-        batches = source.split(split, rank=world.rank, world=world.size)
+        mine = {"rank": world.rank, "world": world.size}
+        batches = (
+            source.split(split, **mine)
+            if number is None
+            else sampled(partial(source.split, split), number, model.seed, **mine)
+        )
         options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes, "within": model.turn}
         predicted = predictions(task, batches, world, **options)
         if not world.is_main:
@@ -190,9 +211,14 @@ def evaluate(
             return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
-            metrics = task.judge(predicted, folder)
+            try:
+                metrics = task.judge(predicted, folder)
+            except DoesNotFit as error:
+                raise in_evaluation(error, source) from None
             for file in folder.iterdir():
-                if each and file.name == EACH:
+                if file.name == INTERVALS:
+                    intervals = {"intervals": read_json(file)}
+                elif each and file.name == EACH:
                     with replacing(each) as place:  # which may lie on another disk
                         shutil.copyfile(file, place)
                 else:
@@ -205,6 +231,7 @@ def evaluate(
         "run": runs[0] if len(runs) == 1 else list(runs),
         "seed": config.get("run", {}).get("seed"),
     }
+    record |= intervals | ({} if number is None else {"number": number})
     step = best_of(shipped(runs[0])).get("step") if len(runs) == 1 else None
     record |= {} if step is None else {"step": step}  # by which `compare` knows whether training went on since
     record |= {"overrides": list(overrides)} if overrides else {}
@@ -214,6 +241,16 @@ def evaluate(
     with replacing(out / f"metrics_{split}.json") as path:
         path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return metrics, record
+
+
+def table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """A line for each metric, with its interval of 95% where there is one."""
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        ends = intervals.get(name)
+        yield f"{name:{width}}  {value:8.4f}{unit_of(name)}" + (f"  ({ends[0]:.4f} to {ends[1]:.4f})" if ends else "")
+    if intervals:
+        yield "in brackets: 95% intervals over images, each by itself, by a jackknife, as of vision-attn score"
 
 
 def machine(device: Any, threads: int) -> dict[str, Any]:

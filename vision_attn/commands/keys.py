@@ -32,7 +32,7 @@ LONGEST = 200
 GENERAL = {
     "folder": "where the four files of MNIST are",
     "download": "whether to download what is missing",
-    "batch_size": "images in a batch",
+    "batch_size": "images in a batch; auto: as many as fit into memory, up to 512",
     "dropout": "the probability with which each number is set to 0 in training",
     "hidden_size": "the size of the hidden state",
     "word_size": "the size of a word's embedding",

@@ -16,6 +16,7 @@ each further model that --models names.
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layer", type=int, metavar="N", help="attention of this layer, from 0; -1 is the last")
     parser.add_argument("--head", type=int, metavar="N", help="attention of this head, from 0 (default: their mean)")
+    box, own = "X0,Y0,X1,Y1", "print the answer before and after attention to"
+    parser.add_argument("--without", type=box_of, metavar=box, help=f"{own} this box is taken away; from -1 to 1")
+    parser.add_argument("--only", type=box_of, metavar=box, help=f"{own} all but this box is taken away")
     add_overlay(parser)
     methods = parser.add_mutually_exclusive_group()
     for method, text in METHODS.items():
@@ -67,8 +71,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_words(parser)
 
 
+def box_of(text: str) -> tuple[float, ...]:
+    """The box that --without or --only gives."""
+    with suppress(ValueError):
+        if len(box := tuple(float(part) for part in text.split(","))) == 4:
+            return box
+    raise argparse.ArgumentTypeError(f"{text!r}: give four numbers, as in -0.5,-0.5,0,0.5")
+
+
+def intervene(arguments: argparse.Namespace) -> int:
+    """Print FILE, the answer, its probability before and after, and the likeliest answer after, of each photograph."""
+    with images_of(arguments, "look") as (files, found):
+        model = load_with_images(arguments)
+        options = {"without": arguments.without, "only": arguments.only}
+        layers = None if arguments.layer is None else [arguments.layer]
+        for result in model.intervene(files, arguments.text, layers=layers, unreadable=found.complaints, **options):
+            then = f"{result.likeliest[0][0]} ({result.likeliest[0][1]:.2f})" if result.likeliest else ""
+            for word, before, after in zip(result.words, result.before, result.after, strict=True):
+                say(result.file, word, f"{before:.3f}", f"{after:.3f}", *[then] * bool(then))
+    return 1 if found.complaints else 0
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Look at all that can be read; the exit status is 1 when something could not be."""
+    if arguments.without or arguments.only:
+        return intervene(arguments)
     figure = figure_options(arguments)
     for option in ("methods", "models"):
         if getattr(arguments, option) and not arguments.figure:

@@ -19,6 +19,7 @@ first: a difference whose interval contains 0 may be chance.
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,10 +88,18 @@ def run(arguments: argparse.Namespace) -> int:
         writes(out, "--out")
     if arguments.each:
         check_file(arguments.each, "--each")
-    sets, photographs = [read_results(file) for file in files], read_references(annotations)
-    found = [
-        photographs_of(captions, photographs, file, annotations) for captions, file in zip(sets, files, strict=True)
-    ]
+    try:
+        sets, photographs = [read_results(file) for file in files], read_references(annotations)
+        found = [
+            photographs_of(captions, photographs, file, annotations) for captions, file in zip(sets, files, strict=True)
+        ]
+    except UserError as error:
+        if len(files) == 1 and are_exchanged(files[0], annotations):
+            raise UserError(
+                f"{files[0]} holds references, and {annotations} the captions to score: exchange them: "
+                f"vision-attn score {shlex.join([arguments.annotations, *arguments.results])}"
+            ) from error
+        raise
     if len(files) > 1:
         sets, found = shared(sets, found)
     references = {image: photograph.captions for image, photograph in found[0].items()}
@@ -134,6 +143,16 @@ def run(arguments: argparse.Namespace) -> int:
         for line in (*names, coverage, "", *table(reports, estimated), *last):
             say(line)
     return 1 if any(report.failed for report in reports) else 0
+
+
+def are_exchanged(results: Path, annotations: Path) -> bool:
+    """Whether each of two files, which do not fit, would do in the place of the other."""
+    try:
+        captions, photographs = read_results(annotations), read_references(results)
+        photographs_of(captions, photographs, annotations, results)
+    except (UserError, OSError):
+        return False
+    return True
 
 
 def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:

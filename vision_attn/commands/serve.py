@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             server.serve_forever()
     except KeyboardInterrupt:
         if server.is_computing:  # for clients that were told 503. Python would wait for its thread
-            complain("interrupted")
+            complain("interrupted", error=True)
             os._exit(130)
         raise
     return 0

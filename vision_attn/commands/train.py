@@ -30,12 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
         from vision_attn.configuration.config import build
         from vision_attn.data.photographs.captions import Captions
         from vision_attn.engine.fit import fit
-        from vision_attn.engine.run_folder.claim import training
+        from vision_attn.engine.run_folder.claim import keep_batch_size, training
         from vision_attn.metrics.errors import without_softmax
         from vision_attn.metrics.variety import cut_short, sameness
 
         config = read_config(arguments)
         config.run.folder = str(trial_folder(Path(config.run.folder)))
+        keep_batch_size(config)
         parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
     with leaving_at_once(config.run.compile), training(config) as folder:
@@ -68,7 +69,7 @@ def leaving_at_once(wanted: bool) -> Iterator[None]:
 
         end_progress()
         if status == 130:
-            complain("interrupted")
+            complain("interrupted", error=True)
         for stream in filter(None, (sys.stdout, sys.stderr)):
             with suppress(OSError):  # the reader may have left
                 stream.flush()

@@ -37,7 +37,8 @@ def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[s
     module, _, kind = found["class_path"].rpartition(".")
     taken = inspect.signature(getattr(import_module(module), kind)).parameters
     kept = {key: settings[key] for key, type_ in KEPT.items() if key in taken and isinstance(settings.get(key), type_)}
-    say(_told(names[-1], found, settings))
+    own = [option.text for option in options if option.path == (*NAME[:2], "weights")]
+    say(_told(names[-1], found | {"init_args": found["init_args"] | {"weights": own[-1]}} if own else found, settings))
     changed = found | {"init_args": found["init_args"] | kept}
     task = task | {"init_args": task["init_args"] | {"encoder": changed}}
     return content | {"task": task}, [option for option in options if option.path != NAME]

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.another_network import with_network
+from vision_attn.configuration.automatic_batch import AUTO, is_automatic, placed, with_placeholder
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options
 from vision_attn.configuration.parts import Part, built, plain
@@ -68,12 +69,15 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     path, options = Path(path), options_of(overrides)
     content, options = with_network(_with_task(load(path), options, where=path), options)
+    content, options, automatic = with_placeholder(content, options)
     run = content.get("run")
     if run is None or isinstance(run, dict):
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
     with located(path, options):
         found = Reader(Names()).all(parameters(), content, "", options)
     config = Config(**found | {"run": built(found["run"])})
+    if automatic:
+        config.data.arguments["batch_size"] = AUTO
     for key, value in flat(config.content()).items():
         if isinstance(value, str) and not is_utf8(value):
             raise UserError(f"{key} is {value!r}, which is not UTF-8 text: give what it names another name")
@@ -110,7 +114,12 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
 def build(config: Config) -> dict[str, Any]:
     """The arguments of training. Seeds torch first, so that what constructors sample follows from run.seed."""
     torch.manual_seed(config.run.seed)
-    return {name: built(part) for name, part in vars(config).items()}
+    automatic = is_automatic(config.data)
+    described = vars(config) | ({"data": placed(config.data)} if automatic else {})
+    found = {name: built(part) for name, part in described.items()}
+    if automatic:
+        found["data"].automatic_batch = True
+    return found
 
 
 def dump(config: Config) -> str:

@@ -79,7 +79,11 @@ class Run:
     wandb: bool = False
     """Also log to Weights & Biases: the config, all lines of metrics.jsonl and, with `show`, pictures, pages and a
     table of captions. Its environment variables work, such as WANDB_MODE=offline and WANDB_PROJECT. In a sweep, each
-    trial has a folder of its own, FOLDER/RUN_ID."""
+    trial has a folder of its own, FOLDER/RUN_ID. Without an account, or where the service cannot be reached, it logs
+    offline."""
+    tensorboard: bool = False
+    """Also log to TensorBoard, into the folder tensorboard/ of the run: all numbers of metrics.jsonl and, with `show`,
+    pictures and captions. Needs the extra `[tensorboard]`."""
 
     def __post_init__(self) -> None:
         if not self.folder:

@@ -27,7 +27,7 @@ contain loops whose length is an argument."""
 
 NEVER = frozenset(
     [*sys.stdlib_module_names, "PIL", "numpy", "pip", "pycocoevalcap", "pycocotools", "safetensors", "setuptools",
-     "tokenizers", "torch", "torchvision", "tqdm", "vision_attn", "wandb", "yaml"]
+     "tokenizers", "torch", "tensorboard", "torchvision", "tqdm", "vision_attn", "wandb", "yaml"]
 )  # fmt: skip
 """Packages that cannot be declared trusted. None of them contains user models, and they have functions that execute,
 download, write or delete files, so a message must never suggest trusting them."""

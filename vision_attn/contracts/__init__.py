@@ -11,8 +11,8 @@ H hidden, A attention size, T time steps, K scales or heads, V words, C channels
 import sys
 
 from vision_attn.contracts.answerer import Answerer, Answers
-from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner
-from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, Reads, one_size
+from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner, Forced
+from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, LocationMode, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
 from vision_attn.contracts.encoder import Encoder, Fit, Precision
@@ -45,7 +45,9 @@ __all__ = [
     "Evaluator",
     "Extent",
     "Fit",
+    "Forced",
     "Glimpses",
+    "LocationMode",
     "Nested",
     "Precision",
     "Reads",

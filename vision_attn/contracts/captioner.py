@@ -28,6 +28,27 @@ class AttentionMap(NamedTuple):
     """The weights of each of K attention heads; `alpha` is their mean."""
 
 
+class Forced(NamedTuple):
+    """Where a captioner is made to look for one word of each row, whatever its own map says. See `Captioner.steer`."""
+
+    alpha: Float[Tensor, "B *K R L"]
+    """The weight of each region; sums to 1. With K attention heads of their own, or K = 1 for all of them."""
+    strength: Float[Tensor, "B *K R"]
+    """From 0, where the map stays the captioner's own, to 1, where it is `alpha` alone."""
+
+    def mixed(self, own: Float[Tensor, "*maps L"]) -> Float[Tensor, "*maps L"]:
+        """The map that is used in the place of the captioner's `own`. Exactly `own` at a strength of 0, and exactly
+        `alpha` at 1."""
+        strength = self.strength[..., None]
+        return strength * self.alpha + (1 - strength) * own
+
+    def heads(self, first: int, number: int) -> "Forced":
+        """Those of `number` heads, from head `first` on; the same for all heads if K is 1."""
+        if self.alpha.shape[1] == 1:
+            return self
+        return Forced(*(part[:, first : first + number] for part in self))
+
+
 class Caption(NamedTuple):
     """The output of a captioner for given words (teacher forcing). Positions past a caption's end hold zeros."""
 
@@ -67,6 +88,8 @@ class Captioner(nn.Module):
     """Whether PAD has the probability 0 in `forward`, and the others sum to 1, as they do where words are sampled: a
     criterion sets this while it learns from samples. Of a captioner that ignores it, gradients of samples are biased as
     far as PAD has a probability."""
+    steerable: bool = False
+    """Whether it can be made to look at chosen regions: `steer` is overridden."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
     accelerated: bool = False
@@ -109,9 +132,9 @@ class Captioner(nn.Module):
         """
         return None
 
-    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Run on given words (teacher forcing). Where `reinforced`, each caption is run `runs` times with independent
-        samples: R * runs rows, the runs of a caption next to each other. Other models are called without `runs`."""
+    def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
+        """Run on given words (teacher forcing). Where `reinforced`, a third argument, `runs: int = 1`, says how often
+        each caption is run with independent samples: R * runs rows, the runs of a caption next to each other."""
         raise NotImplementedError
 
     def leave_out_padding(self) -> None:
@@ -130,6 +153,12 @@ class Captioner(nn.Module):
         """Context manager: `step` takes as many rows as there are regions, and row r sees region r alone instead of a
         weighted mean of all regions. None, the default, for a captioner that has no such mean."""
         return None
+
+    def steer(self, memory: Nested, forced: Forced) -> Nested:
+        """Return the memory with which the next `step` looks where `forced` says. What `step` computes from its map,
+        the context and what the score and the attention remember, is then of the map that was used, which it returns.
+        Called where `steerable`, before each step. Raises UserError for maps that it cannot use."""
+        raise NotImplementedError
 
     def restart(self) -> None:
         """Restart the schedules of this model. Called when a run starts from the weights of another run."""

@@ -1,6 +1,6 @@
 """The contract of a classifier: images to log-probabilities of classes, after each glimpse."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from vision_attn.contracts.drawing import Window
 from vision_attn.contracts.samples import Choice
 from vision_attn.system.errors import UserError
+
+LocationMode = Literal["sample", "mean"]
+"""How locations are chosen: sampled from the policy, or its means."""
 
 
 class ClassifierOutput(NamedTuple):
@@ -56,16 +59,28 @@ class Classifier(nn.Module):
     """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
     reinforced: bool = False
     """Whether its samples need a score-function estimator."""
+    place_numbers: int = 0
+    """The numbers that say where a glimpse is taken: 2 for a location, 4 for a box; 0 if none can be given."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
+    def forward(
+        self,
+        images: Float[Tensor, "B C Y X"],
+        rows: int = 1,
+        mode: LocationMode = "sample",
+        given: Float[Tensor, "B T P"] | None = None,
+    ) -> ClassifierOutput:
         """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
-        means. A deterministic model ignores `rows` and returns one row."""
+        means. A deterministic model ignores `rows` and returns one row.
+
+        `given`: the places of glimpses, P = `place_numbers`; NaN leaves a glimpse to the model. Not for training.
+        Models whose `place_numbers` is 0 need not take it."""
         raise NotImplementedError
 
-    def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Glimpses | Reads | None:
-        """What the first row of each image saw, for pictures; None where it saw the whole image."""
+    def view(self, images: Any, glance: ClassifierOutput) -> Glimpses | Reads | None:
+        """What the first row of each image saw, for pictures; None where it saw the whole image. images: as of
+        `forward`; `Images` for a model that takes images of all sizes."""
         return None
 
     def restart(self) -> None:

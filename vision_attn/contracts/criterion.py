@@ -53,8 +53,8 @@ class Criterion(nn.Module):
             raise UserError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
         for key, value in term.items():
             if not isinstance(value, Tensor) or value.numel() != 1:
-                kind = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise UserError(f"{name} returns {key}, which must be a tensor of one number, but is {kind}")
+                given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise UserError(f"{name} returns {key}, which must be a tensor of one number, but is {given}")
         return term
 
     def explore(
@@ -90,4 +90,4 @@ def summed(terms: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         if twice := logged.keys() & scalars.keys():
             raise UserError(f"{', '.join(sorted(twice))} is logged twice: rename that of your criterion")
         scalars |= logged
-    return scalars | ({"loss": sum(losses)} if losses else {})
+    return scalars | ({"loss": sum(losses[1:], start=losses[0])} if losses else {})

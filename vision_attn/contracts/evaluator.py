@@ -35,6 +35,14 @@ class DecodedCaption(NamedTuple):
     content: Sequence[bool] | None = None
     """Whether each word is a content word, by the function words of the captions' language; None where that is not
     known, and English is assumed."""
+    steered: Sequence[int] = ()
+    """The numbers of the words, from 1, whose maps were not the model's own (`attention.steered.Steered`). The end has
+    the number after that of the last word."""
+
+    @property
+    def steps(self) -> int:
+        """The number of words, the end included where it was reached."""
+        return len(self.words) + (self.score is not None and not self.cut)
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:
@@ -83,6 +91,18 @@ class Evaluator:
             words: the ids of the decoded captions with END; PAD follows.
             described: the same captions as text, with their maps.
         """
+
+    def examine(
+        self,
+        task: Any,
+        batch: Any,
+        regions: Float[Tensor, "B L D"],
+        words: Int[Tensor, "B 1 T"],
+        described: Sequence[DecodedCaption],
+    ) -> Any:
+        """`probe`, for metrics that also need the batch, such as its boxes, or the captioning task, to decode again
+        (`described_from`). Override one of the two; this one calls `probe`. Takes `batch` without its images."""
+        return self.probe(task.model, regions, words, described)
 
     def update(self, batch: Any, results: Any) -> None:
         """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning

@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from torch import nn
+from typing import Any
 
 from vision_attn.system.errors import UserError
 
 
-def check_mode(module: nn.Module, mode: str) -> None:
-    """Raise UserError unless `mode` is one of `module.modes`."""
+def check_mode(module: Any, mode: str) -> None:
+    """Raise UserError unless `mode` is one of `module.modes`, those of a captioner or of an attention."""
     if mode not in module.modes:
         known = f"its modes are {', '.join(module.modes)}" if module.modes else "it has one mode"
         raise UserError(f"{type(module).__name__} has no mode {mode!r}; {known}")
 
 
 @contextmanager
-def in_mode(module: nn.Module, mode: str) -> Iterator[None]:
+def in_mode(module: Any, mode: str) -> Iterator[None]:
     """Context manager: `module.at_test` is `mode`, one of `module.modes`."""
     check_mode(module, mode)
     before, module.at_test = module.at_test, mode

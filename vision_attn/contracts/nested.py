@@ -22,9 +22,9 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
 
 def tensors_of(nested: Nested) -> list[Tensor]:
     """The tensors of nested tuples, in order."""
-    found: list[Tensor] = []
-    map_tensors(lambda part: found.append(part) or part, nested)
-    return found
+    if nested is None:
+        return []
+    return [nested] if isinstance(nested, Tensor) else [part for each in nested for part in tensors_of(each)]
 
 
 def with_tensors(nested: Nested, tensors: Iterable[Tensor]) -> Nested:

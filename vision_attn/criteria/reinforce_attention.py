@@ -35,7 +35,11 @@ class ReinforceAttention(Criterion):
         self.chooses_regions = model.num_glimpses == 0  # the location of a glimpse has a density, and no probability
         self.reinforce: Reinforce | None = None
         if model.reinforced:
-            options = {"credit": credit, "reward_weight": reward_weight, "entropy_weight": entropy_weight}
+            options: dict[str, Any] = {
+                "credit": credit,
+                "reward_weight": reward_weight,
+                "entropy_weight": entropy_weight,
+            }
             self.reinforce = Reinforce(model.state_size, baseline=baseline, **options)
             self.num_runs = self.reinforce.num_runs
 
@@ -60,4 +64,5 @@ class ReinforceAttention(Criterion):
     def _variance(self, estimate: Estimate, caption: Caption) -> dict[str, Tensor]:
         if not self.chooses_regions:
             return {}
+        assert caption.alpha is not None and caption.choice is not None
         return {"gradient_variance": gradient_variance(estimate.advantage, caption.alpha.detach(), caption.choice)}

@@ -61,6 +61,7 @@ class SelfCritical(Criterion):
 
     samples = True
     highest_rate = 5e-4
+    counted_on: Tensor
 
     def __init__(
         self,
@@ -112,11 +113,11 @@ class SelfCritical(Criterion):
 
     def sample(self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]) -> Sampled:
         with torch.no_grad(), as_at_test(model):
-            words = [sample(model, regions, rows=self.num_samples, max_words=self.max_words).words]
+            parts = [sample(model, regions, rows=self.num_samples, max_words=self.max_words).words]
             if self.greedy:
-                words.append(greedy(model, regions, max_words=self.max_words).words)
-        length = min(rounded(max(part.shape[2] for part in words)), self.max_words)
-        words = torch.cat([F.pad(part, (0, length - part.shape[2])) for part in words], dim=1)
+                parts.append(greedy(model, regions, max_words=self.max_words).words)
+        length = min(rounded(max(part.shape[2] for part in parts)), self.max_words)
+        words = torch.cat([F.pad(part, (0, length - part.shape[2])) for part in parts], dim=1)
         return Sampled(words, self.texts(references, regions.device))
 
     def learn(
@@ -138,8 +139,7 @@ class SelfCritical(Criterion):
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
         """The word ids of references, filled up with PAD."""
-        there = self.table is not None and self.table.words.device == device
-        found = self.table.find(references) if there else None
+        found = self.table.find(references) if self.table and self.table.words.device == device else None
         if found is not None:
             return found
         return padded([[self.ids(caption) for caption in captions] for captions in references]).to(device)

@@ -193,8 +193,8 @@ def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int
         sample = [fields for _, fields in islice(rows_of(text, separator), SAMPLE)]
         width = min(map(len, sample), default=0)
         first = [*map(_plain, sample[0])] if sample else []
-        given = {column: _place(name, first, width) for column, name in named.items()}
-        if None in given.values():
+        given = {column: place for column in named if (place := _place(named[column], first, width)) is not None}
+        if given.keys() != named.keys():
             continue
         kinds = [_kind([row[place] for row in sample[1:] or sample], free) for place in range(width)]
         image = given.get("image", kinds.index("image") if "image" in kinds else None)

@@ -131,7 +131,7 @@ class Vocabulary:
 class VocabularySource(Source):
     """A data set of captions, whose vocabulary is kept with the run: `vocabulary.json` in its folder."""
 
-    vocabulary_type: type[Vocabulary] = Vocabulary
+    vocabulary_type: Any = Vocabulary
     """The class of `vocabulary`; `Characters` has the same methods."""
 
     words: Kind | None = None

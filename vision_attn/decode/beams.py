@@ -76,8 +76,9 @@ def _extend(
     """
     rows, each = log_prob.shape[1:]
     if (kernels := fused("beam", log_prob)) and rows + rows * each <= kernels.MOST:
-        parent, *chosen = kernels.extend(log_prob, word, total, ended, min(K, rows + rows * each), penalty, END, PAD)
-        return Chosen(*chosen, parent)
+        taken = min(K, rows + rows * each)
+        parent, word, gained, total, ended = kernels.extend(log_prob, word, total, ended, taken, penalty, END, PAD)
+        return Chosen(word, gained, total, ended, parent)
     # 1. The candidates: the rows that have ended, then the continuations of the others.
     finished = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty
@@ -109,6 +110,7 @@ def _extend_groups(
         mine = slice(group * rows, (group + 1) * rows)
         penalty = diversity * (word[:, mine, :, None] == chosen[:, None, None]).sum(dim=-1)
         new = _extend(log_prob[:, mine], word[:, mine], total[:, mine], ended[:, mine], K // groups, penalty)
+        assert new.parent is not None
         found.append(new._replace(parent=new.parent + group * rows))
         chosen = torch.cat([chosen, new.word], dim=1)
     return Chosen(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))

@@ -5,6 +5,7 @@ of all images at every time step, and writes what it finds at a position that is
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -46,7 +47,7 @@ class Search:
         dtypes = [torch.promote_types(old.dtype, new.dtype) for old, new in pairs]
         self.state = with_tensors(state, [_empty(*each) for each in zip(tensors_of(state), dtypes, strict=True)])
         self.memory = with_tensors(memory, map(_empty, tensors_of(memory)))
-        T, kind = rules.max_words, {"dtype": at_least_float32(logits[:0]).dtype, "device": rules.device}
+        T, kind = rules.max_words, dict[str, Any](dtype=at_least_float32(logits[:0]).dtype, device=rules.device)
         self.position = torch.zeros(1, dtype=torch.long, device=rules.device)
         self.total = torch.zeros(images, rows, **kind)
         self.ended = torch.zeros_like(self.word, dtype=torch.bool)
@@ -81,7 +82,7 @@ class Search:
             state, before = take_rows((state, before), chosen.parent)
         buffers = [self.word, self.total, self.ended, *tensors_of(self.state)]
         parts = [chosen.word, chosen.total, chosen.ended, *tensors_of(state)]
-        if self.before is not None:
+        if self.before is not None and before is not None:
             buffers.append(self.before)
             parts.append(before.index_copy(2, self.position, chosen.word[..., None]))
         _copy(buffers, parts)
@@ -97,7 +98,9 @@ class Search:
             return Chosen(self.word, gained, self.total, self.ended)
         chosen = self.choose(logits, barred, self.total, self.ended, uniform)
         found = [(self.words, chosen.word), (self.gained, chosen.gained)]
-        self._write(found if chosen.parent is None else [*found, (self.parents, chosen.parent)])
+        if self.parents is not None and chosen.parent is not None:
+            found.append((self.parents, chosen.parent))
+        self._write(found)
         return chosen
 
     def _write(self, found: list[tuple[Tensor, Tensor]]) -> None:
@@ -132,10 +135,12 @@ class Search:
         decoded = best_first(word, gained, filled, parents, self._maps_of, length_power, self.choose.groups)
         if self.choose.groups > 1:
             return decoded
-        return Decoded(*(None if part is None else part[:, : self._most_rows(number)] for part in decoded))
+        most = self._most_rows(number)
+        return Decoded._make(None if part is None else part[:, :most] for part in decoded)
 
     def _traced(self, number: int) -> tuple[Int[Tensor, "B R T"], Int[Tensor, "B R T"]]:
         """The row at each time step that each row continues, after and before its word."""
+        assert self.parents is not None
         parents = self.parents[:number].unbind(0)
         rows = [torch.arange(parents[0].shape[1], device=parents[0].device).expand_as(parents[0])]
         for parent in reversed(parents):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +17,9 @@ from vision_attn.system.errors import UserError
 
 Strategy = Literal["best", "diverse", "sampled"]
 """The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
+
+
+D = TypeVar("D", bound="Decoding")
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class Decoding:
         check_range("decoding", 0.001, 1000, temperature=self.temperature)
         check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
-    def changed(self, **settings: int | float | bool | str) -> "Decoding":
+    def changed(self: D, **settings: Any) -> D:
         """The same with other `settings`. Raises UserError for an unknown name, or a number of another kind."""
-        kinds = {field.name: field.type for field in fields(self)}
+        kinds: dict[str, Any] = {field.name: field.type for field in fields(self)}
         for name, number in settings.items():
             if name not in kinds:
                 raise UserError(f"{name} is no setting of decoding{suggest(name, kinds)}")
@@ -72,7 +75,7 @@ class Decoding:
         do not occur. once: words that occur at most once in a caption where `content_once`."""
         if strategy not in get_args(Strategy):
             raise UserError(f"the strategies are {', '.join(get_args(Strategy))}, not {strategy!r}")
-        rules = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
+        rules: dict[str, Any] = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}
         rules |= {"never": never, "once": once if self.content_once else ()}
         if strategy == "sampled":
             return sample(model, regions, rows=captions, temperature=self.temperature, top_p=self.top_p, **rules)

@@ -74,13 +74,14 @@ def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) ->
         word, gained = (torch.stack([step[name] for step in steps], dim=2) for name in ("word", "gained"))
         filled, parents = gained.sum(dim=-1) > -torch.inf, row[..., None].expand_as(word)
     else:
-        traced, parents = [], []
+        traced, rows = list[list[Tensor]](), list[Tensor]()
         for step in reversed(steps):
             traced.append([step[name].gather(1, row) for name in ("word", "gained", "filled")])
             row = step["parent"].gather(1, row)
-            parents.append(row)
-        parts = (torch.stack(parts[::-1], dim=2) for parts in (*zip(*traced, strict=True), parents))
-        word, gained, filled, parents = parts
+            rows.append(row)
+        word, gained, filled, parents = (
+            torch.stack([*reversed(parts)], dim=2) for parts in (*zip(*traced, strict=True), rows)
+        )
         filled = filled.all(dim=-1)
     looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
     return best_first(word, gained, filled, parents, stacked(looks), length_power, groups)

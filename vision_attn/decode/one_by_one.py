@@ -41,11 +41,7 @@ def sample(
 
 
 class OneByOne(Choose):
-    """One time step of a search in which every row continues itself."""
-
-    def words(self, logits: Tensor, barred: Tensor, uniform: Tensor | None) -> tuple[Tensor, ...]:
-        """The log-probability of the next word of each row, and the word, (B, R) each."""
-        raise NotImplementedError
+    """One time step of a search in which every row continues itself, by `words`."""
 
     def __call__(
         self, logits: Tensor, barred: Tensor, total: Tensor, ended: Tensor, uniform: Tensor | None = None

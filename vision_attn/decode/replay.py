@@ -111,7 +111,10 @@ class Recorded:
         outside of it, nor leave its own to others."""
         kind = self.search.rules.device.type
         on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        with torch.autocast(kind, dtype, enabled=on, cache_enabled=False), self.casts.in_use() if on else nullcontext():
+        with (
+            torch.autocast(kind, dtype, enabled=on, cache_enabled=False),
+            self.casts.in_use() if self.casts else nullcontext(),
+        ):
             yield
 
 
@@ -148,7 +151,7 @@ class Graphs:
         search, kind = Search(captioner, memory, state, rules, choose), rules.device.type
         on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         casts = HeldCasts(captioner, dtype) if on else None
-        self.recorded[key] = Recorded(search, CUDAGraph(first and first.graph), weights, casts)
+        self.recorded[key] = Recorded(search, CUDAGraph(first.graph if first else None), weights, casts)
         return self.recorded[key]
 
     def refuse(self) -> None:

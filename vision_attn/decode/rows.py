@@ -56,6 +56,11 @@ class Choose:
     groups: int = 1
     """Groups of rows that each begin as one, where rows continue others."""
 
+    def words(self, logits: Tensor, barred: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of a choice that reorders nothing: the log-probability of the next word of each row, and the word, (B, R)
+        each."""
+        raise NotImplementedError
+
     def __call__(
         self,
         logits: Float[Tensor, "B R V"],

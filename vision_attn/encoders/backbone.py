@@ -14,6 +14,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import check_range, require
+from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.turns import forked
@@ -49,6 +50,11 @@ class Backbone(Encoder):
     """
 
     convolutional = True
+    body: Any
+    """An `nn.Module` whose `forward` returns a dict of maps."""
+    mean: Tensor
+    std: Tensor
+    _later: nn.Module
 
     def __init__(
         self,
@@ -115,7 +121,7 @@ class Backbone(Encoder):
     @staticmethod
     def layout_of(shape: torch.Size) -> tuple[int, tuple[int, int]] | None:
         """Return D and the grid (rows, columns) of an output of this shape; None if it is not the shape of a map."""
-        return (shape[1], tuple(shape[2:])) if len(shape) == 4 else None
+        return (shape[1], (shape[2], shape[3])) if len(shape) == 4 else None
 
     @staticmethod
     def regions_of(output: Float[Tensor, "B D Y X"]) -> Float[Tensor, "B L D"]:
@@ -126,10 +132,9 @@ class Backbone(Encoder):
         """Load `weights`. Raises UserError if the file is missing or lacks layers; the message lists them."""
         if self.weights is None:
             return
-        from vision_attn.encoders import networks
+        from vision_attn.encoders import choosing, networks
 
-        known = networks.offers(self.name)
-        if self.weights in known:
+        if self.weights in networks.offers(self.name):
             state, *preset = networks.download(self.name, self.weights)
             for name, values in zip(("mean", "std"), preset, strict=True):
                 getattr(self, name).copy_(torch.tensor(values).view(3, 1, 1))
@@ -137,17 +142,16 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except UserError as error:
-                if not known:
-                    raise
-                library, names = networks.library_of(self.name), ", ".join(known)
-                raise UserError(f"{error}. Or let {library} download the encoder's weights: {names}") from None
+                raise UserError(f"{error}. {choosing.other_weights(self.name)}") from None
+            for line in choosing.unusual_normalisation(self.name, path, self.mean, self.std):
+                say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
         load_state(self.body, state, f"weights {self.weights} of {self.name}")
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
-        cut = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
+        cut: dict[str, str | int] = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
         return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
     def unfold(self) -> None:
@@ -213,8 +217,8 @@ def _with_random_weights(body: nn.Module) -> nn.Module:
     for parameter in body.parameters():
         nn.init.normal_(parameter, std=0.02)
     for module in body.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        if reset := getattr(module, "reset_parameters", None):
+            reset()
     return body
 
 

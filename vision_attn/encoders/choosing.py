@@ -1,11 +1,12 @@
 """The settings of an encoder that follow from the name of a network: node, resolution, weights and normalisation."""
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vision_attn.encoders import networks
-from vision_attn.encoders.efficientnet_lite import SCALES
 from vision_attn.geometry.receptive_fields import stride
 from vision_attn.system.errors import UserError
 
@@ -14,6 +15,8 @@ SIDE = 14
 STRIDES = (16, 32)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 BACKBONE = "vision_attn.encoders.backbone.Backbone"
+OTHERS = {"mobilenet_v2_torchvision.fp16.safetensors": (networks.HALF, networks.HALF)}
+"""The mean and standard deviation of files in our configs, where they are not those usual for the network."""
 PATCHES, TIMM = "vision_attn.encoders.patches.Patches", "vision_attn.encoders.patches.Timm"
 
 
@@ -24,18 +27,20 @@ def suited(name: str) -> dict[str, Any]:
     14 x 14 regions; of vision transformers the patch tokens are taken, at the resolution of their weights. The weights
     are those that the library downloads. Raises UserError if there is no such network, or it has no such map.
     """
-    usual = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]} if name in SCALES else {}
     if name.startswith(networks.TIMM):
         plain = name.removeprefix(networks.TIMM)
         network = networks.timm_on_meta(plain)
         if hasattr(network, "num_prefix_tokens"):
             return {"class_path": TIMM, "init_args": {"name": plain}}
-        usual = {key: [*network.pretrained_cfg[key]] for key in ("mean", "std")}
     if name.startswith("vit_"):
         return {"class_path": PATCHES, "init_args": {"name": name, "weights": networks.usual_weights(name)}}
     node, step = last_map(name)
     settings = {"name": name, "node": node, "resolution": SIDE * step, "weights": networks.usual_weights(name)}
-    return {"class_path": BACKBONE, "init_args": settings | usual}
+    if networks.library_of(name) != "torchvision":  # whose mean and standard deviation are the defaults
+        settings |= {
+            key: [*each] for key, each in zip(("mean", "std"), networks.usual_normalisation(name), strict=True)
+        }
+    return {"class_path": BACKBONE, "init_args": settings}
 
 
 def last_map(name: str) -> tuple[str, int]:
@@ -53,3 +58,30 @@ def last_map(name: str) -> tuple[str, int]:
         if rows == columns and found in STRIDES and not isinstance(layers.get(node), POOLS):
             return node, round(found)
     raise UserError(f"{name} has no map of stride 16 or 32: give task.encoder.node, or another class of encoder")
+
+
+def other_weights(name: str) -> str:
+    """Return what to do where the file with the weights of the network `name` is missing."""
+    usual = networks.usual_weights(name)
+    if usual is None:
+        return (
+            f"Give the file of {name} as --task.encoder.weights=FILE, or another network: --task.encoder.name=resnet50"
+        )
+    return f"Or let {networks.library_of(name)} download the encoder's weights: --task.encoder.weights={usual}"
+
+
+def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> Iterator[str]:
+    """Yield a line if images are not normalised as is usual for weights of the network `name`: the mean and standard
+    deviation in a config may belong to the weights that it named before the file `path`."""
+    usual = [*map(_written, OTHERS.get(path.name) or networks.usual_normalisation(name))]
+    found = [_written(each.flatten().tolist()) for each in (mean, std)]
+    if found != usual:
+        yield (
+            f"{path.name} is used with mean {found[0]} and std {found[1]}, not with those usual for {name}: if it was "
+            f"trained with those, add --task.encoder.mean={usual[0]} --task.encoder.std={usual[1]}"
+        )
+
+
+def _written(numbers: Sequence[float]) -> str:
+    """Numbers as an option of the command line takes them."""
+    return f"[{','.join(f'{each:.4g}' for each in numbers)}]"

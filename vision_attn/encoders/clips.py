@@ -42,7 +42,7 @@ class Motion(nn.Module):
         self.output = nn.Sequential(Linear(width, size), nn.LayerNorm(size), nn.ReLU())
 
     def forward(self, films: UInt8[Tensor, "B F 3 Y X"]) -> Float[Tensor, "B F cells M"]:
-        pixels = films.to(self.layers[0].weight.dtype) / 64
+        pixels = films.to(next(self.layers.parameters()).dtype) / 64
         differences = F.pad(pixels.diff(dim=1), (0, 0, 0, 0, 0, 0, 4, 1))  # the last frame has none after it
         return self.output(self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1))
 
@@ -105,7 +105,7 @@ class FrameRegions(Encoder):
         self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F cells M"] | None = None
     ) -> Float[Tensor, "B _ _"]:
         """Annotation vectors of the regions of frames, with their motion and times."""
-        if motion is not None:
+        if self.motion is not None and motion is not None:
             regions = torch.cat([regions, self.motion.over(self.encoder.grid, motion)], dim=-1)
         return (self.pooled(regions) + self.times).flatten(1, 2)
 

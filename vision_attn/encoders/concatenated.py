@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 from jaxtyping import Float, UInt8
@@ -19,6 +20,9 @@ class Concatenated(Encoder):
 
     Takes images of the largest resolution; encoders of another resolution get them reduced.
     """
+
+    encoders: Any
+    """An `nn.ModuleList` of encoders."""
 
     def __init__(self, encoders: Sequence[Encoder]):
         super().__init__()

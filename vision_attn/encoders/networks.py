@@ -26,6 +26,7 @@ from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
 """Begins the name of a network of timm."""
+HALF = (0.5, 0.5, 0.5)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -119,7 +120,7 @@ def _timm() -> ModuleType:
         raise UserError("networks of timm need the package timm: pip install 'vision-attn[hub]'") from error
 
 
-def timm_model(name: str, **options: Any) -> nn.Module:
+def timm_model(name: str, **options: Any) -> Any:
     """A model of timm. Raises UserError if timm is missing or cannot create it."""
     timm = _timm()
     if not timm.is_model(name):  # an address of a hub would be fetched, even for a run folder of a stranger
@@ -134,7 +135,7 @@ def timm_model(name: str, **options: Any) -> nn.Module:
 def between(network: GraphModule, start: str, end: str) -> GraphModule:
     """The part of a network from its output `start` to its output `end`, with the same layers. Raises UserError if
     `end` does not depend on `start`, or not on it alone."""
-    outputs = network.graph.output_node().args[0]
+    outputs: Any = network.graph.output_node().args[0]  # {name: node}
     graph = Graph()
     known = {outputs[start]: graph.placeholder(start)}
     for node in network.graph.nodes:
@@ -181,10 +182,10 @@ def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, in
             nodes = library.get_graph_node_names(network)[1][1:]
     _, shapes = cut(name, {node: node for node in nodes}, resolution=resolution, options={})
     found = {node: shapes[node][1:] for node in nodes if len(shapes.get(node, ())) == 4}
-    return network, {node: tuple(shape) for node, shape in found.items() if shape[1] > 1}
+    return network, {node: (D, Y, X) for node, (D, Y, X) in found.items() if Y > 1}
 
 
-def timm_on_meta(name: str) -> nn.Module:
+def timm_on_meta(name: str) -> Any:
     """A model of timm without memory, to see what it is."""
     with on_meta():
         return timm_model(name)
@@ -202,6 +203,18 @@ def usual_weights(name: str) -> str | None:
     if name.startswith(TIMM) or name in SCALES:
         return "pretrained" if name.startswith(TIMM) else None
     return _torchvision().get_model_weights(name).DEFAULT.name
+
+
+def usual_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and the standard deviation with which weights of the network `name` are usually trained, for images in
+    [0, 1]."""
+    if name in SCALES:
+        return HALF, HALF
+    if name.startswith(TIMM):
+        settings = timm_on_meta(name.removeprefix(TIMM)).pretrained_cfg
+        return tuple(settings["mean"]), tuple(settings["std"])
+    transforms = _torchvision().get_model_weights(name).DEFAULT.transforms()
+    return tuple(transforms.mean), tuple(transforms.std)
 
 
 def preset(name: str, weights: str) -> Any:

@@ -67,6 +67,11 @@ class Timm(Encoder):
     the default resolution of the model. `precision`, `fit`: see `Backbone`.
     """
 
+    body: Any
+    """A network of timm."""
+    mean: Tensor
+    std: Tensor
+
     def __init__(
         self,
         *,
@@ -90,13 +95,13 @@ class Timm(Encoder):
         self.register_buffer("std", torch.tensor(settings["std"]).view(3, 1, 1))
 
     @staticmethod
-    def _create(name: str, resolution: int | None, *, pretrained: bool) -> torch.nn.Module:
+    def _create(name: str, resolution: int | None, *, pretrained: bool) -> Any:
         from vision_attn.encoders import networks  # imports torchvision, which encoders of other kinds do not need
 
         size = {"img_size": resolution} if resolution else {}
         return networks.timm_model(name, pretrained=pretrained, num_classes=0, **size)
 
-    def _layout(self, body: torch.nn.Module) -> tuple[int, tuple[int, int], bool]:
+    def _layout(self, body: Any) -> tuple[int, tuple[int, int], bool]:
         """D, the grid, and whether it is that of a convolutional network."""
         output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))
         if output.dim() == 4:
@@ -111,7 +116,11 @@ class Timm(Encoder):
             self.body.load_state_dict(self._create(self.name, self.resolution, pretrained=True).state_dict())
 
     def identity(self) -> dict[str, str | int]:
-        cut = {"backbone": f"timm:{self.name}", "node": "forward_features", "resolution": self.resolution}
+        cut: dict[str, str | int] = {
+            "backbone": f"timm:{self.name}",
+            "node": "forward_features",
+            "resolution": self.resolution,
+        }
         return {**cut, "checksum": checksum(self), **variants(self)}
 
     def train(self, mode: bool = True) -> "Timm":

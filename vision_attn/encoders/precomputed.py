@@ -26,7 +26,7 @@ class Precomputed(Encoder):
         self.pads = tuple(grid) == (1, -1)
         if not self.pads:
             check_range("Precomputed", 1, 1000, rows=grid[0], columns=grid[1])
-        self.region_size, self.grid = region_size, tuple(grid)
+        self.region_size, self.grid = region_size, (grid[0], grid[1])
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         """Raises UserError."""

@@ -42,7 +42,7 @@ class Columns(Encoder):
         )
         self.norm = nn.LayerNorm(region_size)
         for layer in self.layers:
-            if isinstance(layer, nn.Conv2d):
+            if isinstance(layer, nn.Conv2d) and layer.bias is not None:
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)
         self.layers.to(memory_format=torch.channels_last)
@@ -50,7 +50,7 @@ class Columns(Encoder):
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
         """Raises UserError for strips of another height than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution)
-        pixels = images.to(self.layers[0].weight.dtype).mean(dim=1, keepdim=True) / 255
+        pixels = images.to(self.norm.weight.dtype).mean(dim=1, keepdim=True) / 255
         columns = self.layers(pixels.contiguous(memory_format=torch.channels_last)).squeeze(2).mT
         return self.norm(columns).relu()
 

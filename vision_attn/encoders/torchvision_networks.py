@@ -20,7 +20,8 @@ def _without_compiler() -> Iterator[None]:
     if COMPILER in sys.modules:
         yield
         return
-    deferred = sys.modules[COMPILER] = ModuleType(COMPILER)
+    deferred: Any = ModuleType(COMPILER)
+    sys.modules[COMPILER] = deferred
 
     def leave() -> None:
         if sys.modules.get(COMPILER) is deferred:

@@ -7,7 +7,6 @@ threads reach the tracer, which takes them for parts of its network. Two tracers
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -41,16 +40,13 @@ def traced_by_torch(network: nn.Module) -> Graph:
 
 
 @contextmanager
-def own_thread_in(library: ModuleType) -> Iterator[None]:
+def own_thread_in(library: Any) -> Iterator[None]:
     """Within this context, the tracers that `library` (`torchvision.models.feature_extraction`) makes trace the calls
     of their own thread alone: it lets no caller choose the class of its tracer."""
     with _one_at_a_time:
         theirs = library.NodePathTracer
 
-        class NodePathTracer(_OwnThread, theirs):
-            pass
-
-        library.NodePathTracer = NodePathTracer
+        library.NodePathTracer = type("NodePathTracer", (_OwnThread, theirs), {})
         try:
             yield
         finally:

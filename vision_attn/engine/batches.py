@@ -1,6 +1,6 @@
 """Batches: moving them to the device, slicing and counting them, and choosing the items to draw."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
 from typing import Any
 
@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from vision_attn.attention.images import Images
+from vision_attn.data.counted_batches import Counted
 from vision_attn.task import Batch, Static, Task
+
+TOGETHER = 8
+"""Items of a sample from the same batch, or more if there are no more batches."""
+APART = 16
+"""Batches that a sample is from, or more."""
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -30,7 +36,12 @@ def is_tensors(part: Any) -> bool:
 
 def few(batch: Batch, number: int) -> Batch:
     """Return the first `number` images of a batch whose fields each hold one entry per image, or `Static`, or None."""
-    return like(batch, [part if part is None or isinstance(part, Static) else part[:number] for part in batch])
+    return part_of(batch, slice(number))
+
+
+def part_of(batch: Batch, some: slice) -> Batch:
+    """Return some neighbours of such a batch."""
+    return like(batch, [part if part is None or isinstance(part, Static) else part[some] for part in batch])
 
 
 def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.device) -> Batch:
@@ -53,6 +64,38 @@ def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.de
             break
     others = [place for place in range(half, size(first)) if not wrong[place]][:room]
     return _joined([chosen[0], _taken(first, others), *chosen[1:]])
+
+
+def sampled(
+    split: Callable[..., Iterable[Batch]], number: int, seed: int, *, rank: int = 0, world: int = 1
+) -> Counted[Batch]:
+    """`number` items of a split, or all if it has fewer: neighbours from each of several batches, which the seed
+    chooses, as well as where these neighbours begin. No other batch is read.
+
+    split: from `rank` and `world` to the batches of a process, as `Source.split` with a name. Process `rank` of `world`
+    gets its part.
+    """
+    whole = split()
+    batches = len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole)
+    wanted = min(batches, max(-(-number // TOGETHER), min(number, APART)))
+    random = torch.Generator().manual_seed(seed)
+    chosen = sorted(
+        torch.randperm(batches, generator=random)[:wanted].tolist(), key=lambda one: (one < batches - 1, one)
+    )
+    starts = torch.rand(batches, generator=random).tolist()
+    mine = chosen[rank::world]
+    left = sum(number * (place + 1) // wanted - number * place // wanted for place in range(rank, wanted, world))
+
+    def parts() -> Iterator[Batch]:
+        remaining = left
+        for place, one in enumerate(mine):
+            for batch in split(rank=one, world=batches):
+                most = min(size(batch), -(-remaining // (len(mine) - place)))
+                first = int(starts[one] * (size(batch) - most + 1))
+                remaining -= most
+                yield part_of(batch, slice(first, first + most))
+
+    return Counted(parts(), len(mine))
 
 
 def _taken(batch: Batch, places: Sequence[int]) -> Batch:

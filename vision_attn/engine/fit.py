@@ -6,6 +6,7 @@ What is decided before the first step stands here; the loop itself is in `traini
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import load_weights
+from vision_attn.engine.batch_size import MOMENTS, DoesNotFit, Trial, found_size
 from vision_attn.engine.device_settings import computed, described, precision_for, thread_trial
 from vision_attn.engine.distributed import World, join, seed_all
 from vision_attn.engine.interrupt import Interrupt
@@ -21,17 +23,20 @@ from vision_attn.engine.log import Log
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.best import best_metrics
 from vision_attn.engine.run_folder.checkpoint import Position
-from vision_attn.engine.run_folder.claim import keep_to
+from vision_attn.engine.run_folder.claim import keep_to, write_batch_size
 from vision_attn.engine.run_folder.folders import lock_folder
+from vision_attn.engine.run_folder.regroup import as_begun, regroup, same_steps
 from vision_attn.engine.run_folder.start import check_rate, check_untrained, keep_start, restore_start, started
-from vision_attn.engine.step import Step
+from vision_attn.engine.short_of_memory import in_training
+from vision_attn.engine.step import Step, autocast
 from vision_attn.engine.training import Training, trained
+from vision_attn.engine.watching import check_watchers
 from vision_attn.fast import accelerate
 from vision_attn.fast.graphs import without_graphs
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import check_replaced
-from vision_attn.system.memory import keep_freed_memory
+from vision_attn.system.memory import is_short_of_memory, keep_freed_memory, shortage
 from vision_attn.system.thread_trial import threads_kept
 from vision_attn.task import Source, Task
 
@@ -54,6 +59,7 @@ def fit(
     then raise KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving.
     While it trains, the process has the number of threads of the run.
     """
+    check_watchers(run)
     keep_freed_memory()
     folder = Path(run.folder)
     with (
@@ -62,32 +68,31 @@ def fit(
         threads_kept(),
         lock_folder(folder) if world.is_main else nullcontext(),
     ):
-        if world.broadcast(world.is_main and nothing_left(folder, run, settings(run))):
+        if world.broadcast(world.is_main and nothing_left(folder, data, run)):
             return world.broadcast(best_metrics(folder) if world.is_main else None)
         position = world.broadcast(checkpoint.find(folder) if world.is_main else None)
         fresh = position is None
         position = position or Position(settings(run) | {"epochs": run.epochs if schedule else None})
-        keep_to(folder, position.plan, position.plan | settings(run))
+        data = as_begun(data, position)
+        check_settings(folder, data, position, run)
         position.done = False
         threads = thread_trial(run, world, position.chosen.get("threads"))
         if threads.chosen is not None:  # before weights are drawn and data is prepared, whose numbers depend on it
             torch.set_num_threads(threads.chosen)
         seed_all(run.seed)
         model = build(task, data, world, run, fresh=fresh)
+        precision = world.broadcast(precision_for(world.device))
+        position.plan = {"precision": precision} | position.plan
+        asked = position.plan["precision"]
+        run = replace(run, precision=world.broadcast(computed(asked, world.device)))
+        if data.automatic_batch:
+            data = data.resized(batch_size(model, data, world, run))
         batches = len(data)
         if batches < 1:
             raise UserError("the data source has no training batch: is its training split empty?")
-        precision = world.broadcast(precision_for(world.device))
-        position.plan = {"batches": batches, "precision": precision} | position.plan
-        if batches != (before := position.plan["batches"]):
-            raise UserError(
-                f"{folder}: the data had {before:,} training batches when this run began, and now {batches:,}: bring"
-                f" back the data, or give another --run.folder (--run.start_from={folder} begins with its weights)"
-            )
+        position.plan = {"batches": batches, "batch_size": data.batch_size} | position.plan
+        regrouped = regroup(folder, data, position, run)
         total = run.epochs * -(-batches // run.accumulate)
-        asked = position.plan["precision"]
-        precision = world.broadcast(computed(asked, world.device))
-        run = replace(run, precision=precision)
         step = Step(model, optimizer=optimizer, schedule=schedule, run=run, world=world, total=total)
         if fresh and world.is_main:
             check_rate(model, step.optimizer)
@@ -98,28 +103,48 @@ def fit(
         }
         if world.device.type == "cpu" and world.size == 1 and threads.chosen is not None:
             position.chosen["threads"] = threads.chosen
-        log = Log(folder, world, run, position.logged)
+        log = Log(folder, world, run, position.logged, step=position.step)
         try:
             with Interrupt() as interrupt, step.told(interrupt):
-                training = Training(run, folder, world, data, model, batches, step, log, position, interrupt, threads)
-                training.start()
-                if world.is_main and not trained(position, run):
-                    for line in filter(None, (data.summary, described(world.device, asked, position.chosen, threads))):
-                        say(line)
-                    for line in data.remarks:
-                        complain(line)
-                training.epochs()
-                return training.finish()
+                training = Training(
+                    run, folder, world, data, model, batches, step, log, position, interrupt, threads, regrouped
+                )
+                try:
+                    training.start()
+                    if world.is_main and not trained(position, run):
+                        how = described(world.device, asked, position.chosen, threads)
+                        for line in filter(None, (data.summary, how)):
+                            say(line)
+                        for line in data.remarks:
+                            complain(line)
+                    training.epochs()
+                    return training.finish()
+                except Exception as error:
+                    if isinstance(error, UserError) or not is_short_of_memory(error):
+                        raise
+                    short = error.with_traceback(None) if isinstance(error, DoesNotFit) else shortage(error)
+                raise in_training(training, short)  # when nothing refers to the tensors of the step any more
         finally:
             log.close()
 
 
-def nothing_left(folder: Path, run: Run, plan: dict) -> bool:
+def batch_size(model: Task, data: Source, world: World, run: Run) -> int:
+    """Find the size of batches of a run that begins, and write it into its config."""
+    states = MOMENTS + (run.average is not None) + bool(run.start_share)
+    cast = partial(autocast, world.device, run.precision)
+    options = {"seed": run.seed, "states": states, "processes": world.size}
+    size = found_size(model, data, world, Trial(model, data, world.device, cast, **options))
+    if world.is_main:
+        write_batch_size(Path(run.folder), size)
+    return size
+
+
+def nothing_left(folder: Path, data: Source, run: Run) -> bool:
     """Whether training is finished and all outputs of the run are written."""
     position = checkpoint.peek(folder)
     if position is None:
         return False
-    keep_to(folder, position.plan, position.plan | plan)
+    check_settings(folder, as_begun(data, position), position, run)
     shown = not run.show or any((folder / "pictures").glob("*"))
     written = position.done and shown and (folder / "best" / "model.safetensors").is_file()
     if written and trained(position, run):
@@ -153,6 +178,12 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     for name in ("start", "last", "previous", "best", "pictures"):
         check_replaced(Path(run.folder) / name, "--run.folder")
     return model
+
+
+def check_settings(folder: Path, data: Source, position: Position, run: Run) -> None:
+    """Raise UserError if settings have changed under which the run in `folder` was started."""
+    free = ("accumulate",) if same_steps(data, position, run) else ()
+    keep_to(folder, position.plan, position.plan | settings(run), free=free)
 
 
 def settings(run: Run) -> dict:

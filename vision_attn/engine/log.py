@@ -1,25 +1,23 @@
-"""Logging of training and validation to metrics.jsonl and, optionally, to Weights & Biases."""
+"""Logging of training and validation to metrics.jsonl and, optionally, to where a run can be watched."""
 
 import json
 import os
-import re
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.engine.distributed import World
-from vision_attn.system.bounded_yaml import read_yaml
-from vision_attn.system.console import reason_of, say
+from vision_attn.engine.watching import Watchers
+from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
-from vision_attn.system.files import finite, replacing, way_on
+from vision_attn.system.files import finite, way_on
 from vision_attn.system.inputs import check_replaced
 
 
@@ -33,14 +31,16 @@ class Log:
     the metrics as `val/NAME`.
     """
 
-    def __init__(self, folder: Path, world: World, run: Run, start: int) -> None:
+    def __init__(self, folder: Path, world: World, run: Run, start: int, *, step: int = 0) -> None:
+        """start: the bytes of metrics.jsonl that stay; step: the step from which the run goes on."""
         self.world = world
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
         """In how many steps there was each: a task may return some of its scalars in some steps alone."""
         self.items, self.waited = 0, 0.0
         self.started = self.since = time.monotonic()
-        self.wandb = _wandb(folder) if run.wandb and world.is_main else None
+        watched = replace(run, wandb=run.wandb and world.is_main, tensorboard=run.tensorboard and world.is_main)
+        self.watchers = Watchers(folder, watched, step=step if start else None)
         self.file = _open(folder / "metrics.jsonl", start) if world.is_main else None
 
     def add(self, scalars: dict[str, Tensor], items: int, waited: float = 0.0) -> None:
@@ -80,20 +80,11 @@ class Log:
                 self.file.write(json.dumps(line).encode() + b"\n")
                 self.file.flush()
         numbers = {name: value for name, value in line.items() if name != "step"}
-        self._remotely(lambda run: run.log(numbers, step=line["step"]))
-
-    def _remotely(self, action: Callable[[Any], object]) -> None:
-        """Call `action` with the run of Weights & Biases, if there is one. Its failure does not stop training."""
-        try:
-            if self.wandb:
-                action(self.wandb)
-        except Exception as error:
-            say(f"wandb failed; continuing without it: {reason_of(error)}")
-            self.wandb = None
+        self.watchers.call("numbers", numbers, line["step"])
 
     def pictures(self, paths: Sequence[Path], *, step: int) -> None:
-        """Send pictures and pages to Weights & Biases."""
-        self._remotely(lambda run: run.log(_as_media(paths), step=step))
+        """Send pictures and pages to where the run is watched."""
+        self.watchers.call("pictures", paths, step)
 
     def flushed(self) -> int:
         """Flush metrics.jsonl to disk and return its size in bytes: a checkpoint must not count unflushed lines."""
@@ -118,7 +109,7 @@ class Log:
         if self.file:
             with suppress(OSError):  # Every line was already flushed, and a failure of that was raised then.
                 self.file.close()
-        self._remotely(lambda run: run.finish())
+        self.watchers.call("close")
 
 
 def _open(path: Path, start: int) -> BinaryIO:
@@ -151,49 +142,3 @@ def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float
         totals, steps = zip(*(process[name] for process in processes if name in process), strict=True)
         means[name] = sum(totals) / sum(steps)
     return means
-
-
-def _wandb(folder: Path) -> Any:
-    """Start a run of Weights & Biases with the config of the folder, or resume it with training; None if it does not
-    start. Its project, name and id are those of the environment where that sets them."""
-    try:
-        import wandb
-
-        config = read_yaml(folder / "config.yaml") if (folder / "config.yaml").exists() else {}
-        ours = {"project": "vision_attn", "name": folder.name}  # An argument would win over the environment.
-        ours = {name: value for name, value in ours.items() if not os.environ.get(f"WANDB_{name.upper()}")}
-        if not os.environ.get("WANDB_RUN_ID"):
-            ours["id"] = _identity(folder / "wandb.txt")
-        return wandb.init(dir=str(folder), config=config, resume="allow", **ours)
-    except Exception as error:
-        say(f"wandb failed to start; training without it: {reason_of(error)}")
-        return None
-
-
-def _as_media(paths: Sequence[Path]) -> dict[str, Any]:
-    """Pictures and pages for Weights & Biases, with a table of the pictures that have a description, such as captions
-    with the maps of their words."""
-    import wandb
-
-    drawn = {path: wandb.Image(str(path), caption=path.stem) for path in paths if path.suffix in (".png", ".gif")}
-    pages = {path.stem: wandb.Html(str(path)) for path in paths if path.suffix == ".html"}
-    rows = []
-    for path, picture in drawn.items():
-        with Image.open(path) as file:
-            if "Description" in file.info:
-                rows.append([path.stem, file.info["Description"], picture])
-    table = {"captions": wandb.Table(columns=["image", "caption", "maps"], data=rows)} if rows else {}
-    return {"pictures": [*drawn.values()], **table, **pages}
-
-
-def _identity(path: Path) -> str:
-    """Read the Weights & Biases id of the run from the file `path`; write a new one if it is missing or damaged."""
-    with suppress(FileNotFoundError):
-        identity = path.read_bytes().strip()
-        if re.fullmatch(rb"[\w-]{1,64}", identity):
-            return identity.decode()
-        say(f"{path} is damaged: Weights & Biases will show the rest as a new run")
-    identity = secrets.token_hex(4)
-    with replacing(path) as temporary:
-        temporary.write_text(identity)
-    return identity

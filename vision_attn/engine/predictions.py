@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
-from vision_attn.engine.batches import on_device, size
+from vision_attn.engine.batch_size import DoesNotFit, parts, release
+from vision_attn.engine.batches import few, on_device, size
 from vision_attn.engine.distributed import World, seed_all
 from vision_attn.fast.linear import constant_weights
 from vision_attn.system.console import progress
+from vision_attn.system.memory import is_short_of_memory, shortage
 from vision_attn.task import Batch, Task
 
 NOTHING = nullcontext()
@@ -31,7 +34,8 @@ def predictions(
     the others must iterate too, and get none.
 
     What a prediction samples depends on `seed` and on the number of its batch alone, so that any number of processes
-    gives the same. The random state is that of the last prediction afterwards.
+    gives the same. The random state is that of the last prediction afterwards. Raises `DoesNotFit` where memory is
+    short for a batch.
 
     Args:
         what: the name of the progress bar.
@@ -54,12 +58,35 @@ def predictions(
             seed_all(seed + number)
             if sizes is not None:
                 sizes.append(size(batch))
-            with within, constant_weights(task, arranged):
-                prediction = task.predict(on_device(batch, world.device), full=full)
+            short = ""
+            try:
+                with within, constant_weights(task, arranged):
+                    prediction = task.predict(on_device(batch, world.device), full=full)
+            except Exception as error:
+                if not is_short_of_memory(error):
+                    raise
+                short = shortage(error)
+            if short:  # nothing refers to the tensors of the prediction any more
+                arranged.clear()
+                smaller = reversed(parts(size(batch)))
+                fits = next(filter(partial(_can_predict, task, batch, world.device, full), smaller), 0)
+                raise DoesNotFit(size(batch), fits, short)
             number += world.size
             if world.size > 1:
                 prediction = on_device(prediction, torch.device("cpu"))
         yield from (each for each in world.gather_to_main(prediction) if each is not None)
+
+
+def _can_predict(task: Task, batch: Batch, device: torch.device, full: bool, number: int) -> bool:
+    """Whether there is enough memory to predict the first `number` images of a batch."""
+    release(device)
+    try:
+        task.predict(on_device(few(batch, number), device), full=full)
+    except Exception as error:
+        if not is_short_of_memory(error):
+            raise
+        return False
+    return True
 
 
 class Stopped(Exception):

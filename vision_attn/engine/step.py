@@ -33,6 +33,12 @@ SMALLEST_SCALE = 2.0**-16
 """Of the loss with fp16. The scale is halved after each step whose gradients are not finite, which is left out."""
 
 
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Return the autocast context of a run of this precision."""
+    dtype = DTYPES[precision]
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
 class Step:
     """Performs one optimiser step. Holds all training state except the weights."""
 
@@ -197,8 +203,7 @@ class Step:
 
     def autocast(self) -> torch.autocast:
         """Return the autocast context of the run, for training and validation."""
-        dtype = DTYPES[self.run.precision]
-        return torch.autocast(self.world.device.type, dtype=dtype, enabled=dtype != torch.float32)
+        return autocast(self.world.device, self.run.precision)
 
     def _watch(self, totals: dict[str, Tensor]) -> None:
         """Record, on the device, the first step that is not finite. With fp16 the scaler handles the gradients."""

@@ -53,6 +53,8 @@ class Training:
     position: Position
     interrupt: Interrupt
     threads: ThreadTrial
+    regrouped: bool = False
+    """Whether batches have another size than before the run was resumed."""
     saved: float = 0.0
 
     def start(self) -> None:
@@ -98,13 +100,15 @@ class Training:
         position.since_best = world.broadcast(position.since_best)
 
     def stretch(self) -> None:
-        """Let the schedule of a run that goes on span `run.epochs`, if it began with another number of epochs."""
+        """Let the schedule of a run that goes on span `run.epochs`, if it began with another number of epochs, or with
+        batches of another size, of which an epoch may have a step more."""
         before, run = self.position.plan.get("epochs"), self.run
-        if before in (None, run.epochs) or trained(self.position, run):
+        same = before == run.epochs
+        if before is None or (same and not self.regrouped) or trained(self.position, run):
             return
         old, new = self.step.restart_schedule(self.position.step)
         self.position.plan["epochs"] = run.epochs
-        if self.world.is_main:
+        if self.world.is_main and not same:
             say(
                 f"the schedule spans {run.epochs} epochs now, and {before} before: the learning rate changes from"
                 f" {old:.3g} to {new:.3g}"

@@ -237,7 +237,7 @@ def _plain(mask: Tensor | None, device: torch.device) -> Tensor | None:
     return torch.ones(mask.seq_len_q, mask.seq_len_kv, dtype=torch.bool, device=device).tril(shift)
 
 
-def _mark(tensor: Tensor, origin: Tensor) -> None:
+def _mark(tensor: Any, origin: Tensor) -> None:
     with suppress(AttributeError):  # of subclasses without a dictionary
         tensor.softmax_origin = None if tensor is origin else origin  # None: no reference of a tensor to itself
 
@@ -246,7 +246,8 @@ def _origin(tensor: Any) -> Tensor | None:
     """The softmax that a tensor is, or comes from; None for others."""
     if not isinstance(tensor, Tensor) or "softmax_origin" not in vars(tensor):
         return None
-    return tensor if tensor.softmax_origin is None else tensor.softmax_origin
+    origin = vars(tensor)["softmax_origin"]
+    return tensor if origin is None else origin
 
 
 def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:

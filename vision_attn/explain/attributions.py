@@ -1,6 +1,6 @@
 """Maps that need a model's scores alone: Integrated Gradients and SmoothGrad of `captum`, Score-CAM, and occlusion."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ Value = Callable[[Float[Tensor, "N ..."]], Float[Tensor, "N"]]
 """Inputs of a model -> the score that is explained, with a gradient."""
 
 
-def regions_of(size: tuple[int, int]) -> tuple[int, int]:
+def regions_of(size: Sequence[int]) -> tuple[int, int]:
     """Rows and columns of regions of an image of `size` pixels."""
     rows, columns = (max(1, min(MOST, side // REGION)) for side in size)
     return rows, columns

@@ -34,11 +34,15 @@ def chosen(
 ) -> Float[Tensor, "T Y X"]:
     """The maps of one layer and head, or the mean over what is None; layers in a list differ in size and have no mean.
     Raises UserError if there is no such one."""
-    layers = raw.unbind(1) if isinstance(raw, Tensor) else raw
+    layers: Sequence[Tensor] = raw.unbind(1) if isinstance(raw, Tensor) else raw
     N = len(layers)
     if layer is not None and not -N <= layer < N:
         raise UserError(f"there is no layer {layer}: they are numbered from 0 to {N - 1}")
-    maps = raw.mean(dim=1) if layer is None else layers[layer]
+    if layer is not None:
+        maps = layers[layer]
+    else:
+        assert isinstance(raw, Tensor)
+        maps = raw.mean(dim=1)
     K = maps.shape[1]
     if head is not None and not 0 <= head < K:
         raise UserError(f"there is no head {head}: they are numbered from 0 to {K - 1}")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -62,7 +63,7 @@ def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
 
     Raises UserError if the map of a picture differs from one call to the next.
     """
-    found: Tensor | float = 0.0
+    found: Any = 0.0
     for seed in range(PICTURES):
         plain = marked_pictures(size, seed, (REGIONS, REGIONS))[0]
         before = map_of(plain)

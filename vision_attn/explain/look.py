@@ -81,7 +81,7 @@ def _answers(
     elif raw is not None:
         raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
     alpha = torch.cat(maps)
-    extent, patches = found.extents(tuple(alpha.shape[1:]), method in CAMS, others)
+    extent, patches = found.extents((alpha.shape[1], alpha.shape[2]), method in CAMS, others)
     if subject is not None and method != "score-cam":
         extent = subject.part
     return Explanation(words, alpha, log_prob, raw, method, extent, patches, likeliest(model, found.scores))

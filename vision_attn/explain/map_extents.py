@@ -36,7 +36,7 @@ class Reach(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        return tuple(self.white.shape[2:])
+        return self.white.shape[2], self.white.shape[3]
 
     def image(self, pixels: UInt8[Tensor, "3 Y X"]) -> dict[str, Tensor]:
         """The inputs of an image in the size that the model takes."""
@@ -50,7 +50,7 @@ def extent_of_map(model: Model, others: dict[str, Tensor]) -> Extent:
     def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
         with activation_of(model.module) as activation:
             model.module(**inputs, **others)
-        return channels_first(activation.output)
+        return channels_first(activation.held())
 
     return _measured("map", model, map_of)
 
@@ -75,7 +75,7 @@ def extent_of_tokens(
     def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
         with activation_of(model.module, name) as held:
             call(inputs)
-        return held.output
+        return held.held()
 
     return _measured(layer, model, map_of, size)
 

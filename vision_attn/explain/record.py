@@ -14,7 +14,7 @@ which changes the rounding of its outputs.
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -64,10 +64,10 @@ def _fast_paths() -> Iterator[None]:
     differently."""
     mine, original = threading.get_ident(), torch.overrides.has_torch_function
 
-    def has_torch_function(tensors: Any) -> bool:
+    def has_torch_function(args: Iterable[Any]) -> bool:
         if threading.get_ident() != mine:
-            return original(tensors)
-        return any(isinstance(one, Tensor) and type(one) not in (Tensor, nn.Parameter) for one in tensors)
+            return original(args)
+        return any(isinstance(one, Tensor) and type(one) not in (Tensor, nn.Parameter) for one in args)
 
     torch.overrides.has_torch_function = has_torch_function
     try:

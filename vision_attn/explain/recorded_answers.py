@@ -74,8 +74,12 @@ class Pass(NamedTuple):
         answers = self.scores is not None
         found: list[Method] = ["attention"] if self.attention is not None else []
         if isinstance(self.attention, ImageAttention) and not self.attention.in_stages:
-            found += ["rollout", *(["attention-gradient", "relevance"] if answers else [])]
-        return found + (["grad-cam", "layer-cam"] if self._has_cams() else [])
+            found += ["rollout"]
+            if answers:
+                found += ["attention-gradient", "relevance"]
+        if self._has_cams():
+            found += ["grad-cam", "layer-cam"]
+        return found
 
     def _has_cams(self) -> bool:
         return self.activation.gradient is not None and self.has_features()
@@ -150,7 +154,7 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
         def map_of(picture: Image.Image) -> Tensor:
             with activation_of(model.module, block) as held:
                 model.module(**on(picture))
-            return place(held.output)[0]
+            return place(held.held())[0]
 
         of_image = activation.output is not None and len(activation.output) == 1  # in TNT, of each patch by itself
         return of_image and once(model.module, "features", lambda: in_place(map_of))

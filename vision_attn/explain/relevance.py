@@ -8,6 +8,7 @@ relevance(record)[:, 0, 1:]  # what led to the answer: the class token's row, wi
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -56,7 +57,8 @@ def cross_relevance(
         layer lacks. Their queries are all T decoder tokens.
     encoder: the relevance of the encoder's self-attention (`relevance`); the identity for an encoder without attention.
     """
-    own = across = None
+    own: Any = None
+    across: Any = None
     bar = _normalised(encoder)
     for to_self, to_encoder in layers:
         some = to_self or to_encoder
@@ -118,6 +120,11 @@ class Activation:
         self.gradient: Tensor | None = None
         self._number = 0
 
+    def held(self) -> Tensor:
+        """The output, after a call that held one."""
+        assert self.output is not None
+        return self.output
+
     def hold(self, output: Tensor) -> None:
         # A copy: an operation in place that follows (DenseNet's F.relu) changes the output, but not what the gradient
         # refers to.
@@ -159,7 +166,7 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
         elif _POOLING.search(type(module).__name__) and args and _num_places(output) < _num_places(args[0]):
             # Others pool tokens, as MViT does, which no convolution has made.
             pooled = pooled or kept.output is None or args[0].shape == kept.output.shape
-        if not pooled and _num_places(output) > 1:
+        if isinstance(output, Tensor) and not pooled and _num_places(output) > 1:
             kept.hold(output)
 
     attentions = tuple(f"{name}." for name, module in modules.items() if _ATTENTION.search(type(module).__name__))

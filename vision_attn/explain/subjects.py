@@ -200,7 +200,7 @@ class AnswerSubject(Subject):
         weights = self.weights(method, image, target)
         if method.partition(":")[0] not in (*self.own, "score-cam"):
             return Map(weights)
-        return Map(weights, self.extent(method, image, tuple(weights.shape)))
+        return Map(weights, self.extent(method, image, (weights.shape[0], weights.shape[1])))
 
     def extent(self, method: str, image: Float[Tensor, "C Y X"], size: tuple[int, int]) -> Extent:
         """Where a map of the layers lies on the image; measured once for each method."""

@@ -73,7 +73,7 @@ def map_shapes(model: nn.Module, num_images: int | None = None) -> Iterator[MapS
     out what is of another number of images, such as of each patch by itself (TNT)."""
     shapes = MapShapes()
 
-    def note(layer: nn.Module, _: tuple, output: Tensor) -> None:
+    def note(layer: nn.Conv2d, _: tuple, output: Tensor) -> None:
         if num_images is not None and len(output) != num_images:
             return
         shapes.append((output.shape[-2], output.shape[-1]))

@@ -105,7 +105,8 @@ def _layout(kind: str, module: Any, args: tuple, given: dict[str, Any]) -> Windo
         _, rows, columns, _ = args[0].shape
         size, shift = tuple(module.window_size), tuple(module.shift_size)
     if kind.startswith("torchvision"):  # an axis that one window covers is not shifted
-        shift = tuple(0 if side <= of else by for side, of, by in zip((rows, columns), size, shift, strict=True))
+        down, across = (0 if side <= of else by for side, of, by in zip((rows, columns), size, shift, strict=True))
+        shift = down, across
     return Windows(int(rows), int(columns), size, shift, SHIFTED_FIRST[kind])
 
 

@@ -40,7 +40,7 @@ def film(name: str, frames: int) -> list[Image.Image]:
 
 def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
     """What the encoder takes of a photograph: (3, S, S)."""
-    size = [facts["resolution"]] * 2
+    size = facts["resolution"], facts["resolution"]
     if facts["fit"] == "centre":
         side = min(photograph.size)
         left, top = ((length - side) // 2 for length in photograph.size)
@@ -77,7 +77,9 @@ def barred(words: list[int], facts: dict) -> list[int]:
 
 def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
     """The caption that a beam search finds, without its end. A caption that ends keeps its place in the beam."""
-    beam = [(0.0, [], held)]  # log-probability, words, and the tensors of the next step
+    beam: list[tuple[float, list[int], dict]] = [
+        (0.0, [], held)
+    ]  # log-probability, words, and the tensors of the next step
     for _ in range(facts["max_words"]):
         ended, longer = [caption for caption in beam if caption[1][-1:] == [1]], []
         for total, words, held in beam:

@@ -109,7 +109,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
 def _parts(task: Task, number: int) -> list[Part]:
     """The functions of a task, with inputs of `number` images."""
     generator = torch.Generator().manual_seed(number)
-    options = {"generator": generator, "dtype": next(task.parameters()).dtype}
+    options: dict[str, Any] = {"generator": generator, "dtype": next(task.parameters()).dtype}
     if isinstance(task, Captioning) and task.unit != "line":
         return _captioner(task, number, generator)
     if isinstance(task, Classification):
@@ -219,7 +219,7 @@ def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
 def _write_captioner(task: Captioning, folder: Path) -> None:
     """Write what the exported captioner needs: its words and sizes, and a program that captions with it."""
-    content = {
+    content: dict[str, Any] = {
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),
         "gap": " " if task.vocabulary.kind.content else "",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median_low
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -99,7 +99,7 @@ class Measurement:
         """The numbers of each image."""
         self.curves: list[Float[Tensor, "methods steps"]] = []
         """The sums of deletion and insertion curves over all answers."""
-        self.agreement: Float[Tensor, "methods methods"] | float = 0.0
+        self.agreement: Any = 0.0
         self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
         """Of each method, those of each map."""
         self.varies: Tensor | bool = False

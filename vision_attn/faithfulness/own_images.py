@@ -45,5 +45,10 @@ class OwnImages:
         a digit the one that it has."""
         boxes = self._boxes
         if isinstance(boxes, Tensor):
-            return lambda _: [boxes.tolist()]
-        return lambda text: [tuple(map(float, box)) for box in boxes.get(text, ())]  # type: ignore[misc]
+            return lambda _: [_box(boxes.tolist())]
+        return lambda text: [_box(box) for box in boxes.get(text, ())]
+
+
+def _box(numbers: Sequence[Any]) -> Box:
+    x0, y0, x1, y1 = map(float, numbers)
+    return x0, y0, x1, y1

@@ -235,7 +235,8 @@ class _Example(NamedTuple):
 
 def _mapped(name: str, weights: Float[Tensor, "rows columns"], extent: Extent, seen: Extent) -> _Map:
     most = number(float(shares(weights[None]).max()))
-    return _Map(name, map_of(weights), *weights.shape, edges_of(extent.seen_from(seen)), most)
+    rows, columns = weights.shape
+    return _Map(name, map_of(weights), rows, columns, edges_of(extent.seen_from(seen)), most)
 
 
 def _example(example: ExamplePicture) -> _Example:

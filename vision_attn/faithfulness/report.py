@@ -68,8 +68,8 @@ def record(measurement: Measurement) -> dict[str, Any]:
     methods: dict[str, dict[str, Any]] = {}
     for index, name in enumerate(names):
         one: dict[str, Any] = {}
-        for kind, found in estimates.items():
-            one[kind] = float(found.value[index])
+        for kind, each in estimates.items():
+            one[kind] = float(each.value[index])
             one[f"{kind}_interval"] = intervals[kind][index]
         if name in measurement.sanity:
             one["sanity"] = measurement.sanity[name]
@@ -81,10 +81,10 @@ def record(measurement: Measurement) -> dict[str, Any]:
         }
     compare(methods, estimates["gain"])
     kinds = ("deletion", "insertion")
-    last = {kind: float(found.value[-1]) for kind, found in estimates.items() if kind != "gain"}
+    last = {kind: float(each.value[-1]) for kind, each in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
     agreement = (measurement.agreement / number).tolist()
-    found = {
+    found: dict[str, Any] = {
         "images": len(measurement.each),
         "answered": sum(bool(found) for _, found in measurement.each),
         "answers": number,
@@ -120,7 +120,7 @@ def _interval(estimate: Jackknife, kind: str) -> list[list[float] | None]:
     ends = estimate.interval(low=0, high=1) if kind in SHARES else estimate.interval()
     if ends is None:
         return [None] * len(estimate.value)
-    unknown = estimate.error == 0 if kind in SHARES else np.zeros(len(estimate.value), dtype=bool)
+    unknown = estimate.error == 0 if kind in SHARES else np.zeros(len(estimate.value), dtype=np.bool_)
     return [None if none else one.tolist() for one, none in zip(ends.T, unknown, strict=True)]
 
 
@@ -140,10 +140,12 @@ def compare(methods: dict[str, dict[str, Any]], gain: Jackknife) -> None:
     first = list(methods).index(ranked[0])
     ends = (gain[[first]] - gain).interval()
     compared = [n for n, one in enumerate(methods.values()) if varying[n] and not one.get("ignores_weights")]
-    adjusted = dict(zip(compared, p_behind(gain[compared], compared.index(first)).tolist(), strict=True))
-    for index, one in enumerate(methods.values()):
-        one["behind"] = None if index == first else ends[:, index].tolist()
-        one["p_behind"] = None if index == first else adjusted.get(index)
+    behind = p_behind(gain[compared], compared.index(first))
+    assert ends is not None and behind is not None  # where a method is better there are enough images
+    adjusted = dict(zip(compared, behind.tolist(), strict=True))
+    for number, one in enumerate(methods.values()):
+        one["behind"] = None if number == first else ends[:, number].tolist()
+        one["p_behind"] = None if number == first else adjusted.get(number)
 
 
 def _share(measurement: Measurement, answers: list[Measured]) -> list[float] | None:

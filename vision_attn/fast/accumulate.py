@@ -19,7 +19,7 @@ class Total:
     """The sum of the gradients that time steps have added so far in a backward pass."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.shape, self.options = tensor.shape, {"dtype": tensor.dtype, "device": tensor.device}
+        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
         self.sum: Tensor | None = None
         self.task = -1
 
@@ -27,7 +27,7 @@ class Total:
         """The sum for the leading images, to add to in place, in a backward pass."""
         task = torch._C._current_graph_task_id()
         if self.sum is None or self.task != task:  # what another backward pass left does not count
-            self.sum, self.task = torch.zeros(self.shape, **self.options), task
+            self.sum, self.task = torch.zeros(self.shape, dtype=self.dtype, device=self.device), task
         return self.sum[:images]
 
     def add_product(self, a: Tensor, b: Tensor) -> None:

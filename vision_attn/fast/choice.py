@@ -133,25 +133,47 @@ def _kernels(operation: str) -> ModuleType:
     """Imported by statements: torch.compile follows no other way."""
     match operation:
         case "additive":
-            from vision_attn.fast.additive import gpu as module
+            from vision_attn.fast.additive import gpu as additive
+
+            return additive
         case "attend":
-            from vision_attn.fast.attend import gpu as module
+            from vision_attn.fast.attend import gpu as attend
+
+            return attend
         case "beam":
-            from vision_attn.fast.best_words import beam_gpu as module
+            from vision_attn.fast.best_words import beam_gpu as beam
+
+            return beam
         case "best_words":
-            from vision_attn.fast.best_words import gpu as module
+            from vision_attn.fast.best_words import gpu as best_words
+
+            return best_words
         case "exponential":
-            from vision_attn.fast.additive import exponential_gpu as module
+            from vision_attn.fast.additive import exponential_gpu as exponential
+
+            return exponential
         case "lstm":
-            from vision_attn.fast.lstm import gpu as module
+            from vision_attn.fast.lstm import gpu as lstm
+
+            return lstm
         case "norm":
-            from vision_attn.fast.norm import gpu as module
+            from vision_attn.fast.norm import gpu as norm
+
+            return norm
         case "pointwise":
-            from vision_attn.fast.models import recurrent_gpu as module
+            from vision_attn.fast.models import recurrent_gpu as pointwise
+
+            return pointwise
         case "words":
-            from vision_attn.fast.best_words import words_gpu as module
+            from vision_attn.fast.best_words import words_gpu as words
+
+            return words
         case "filterbank":
-            from vision_attn.fast.filterbank import gpu as module
+            from vision_attn.fast.filterbank import gpu as filterbank
+
+            return filterbank
         case "window":
-            from vision_attn.fast.filterbank import window_gpu as module
-    return module
+            from vision_attn.fast.filterbank import window_gpu as window
+
+            return window
+    raise KeyError(operation)

@@ -64,10 +64,10 @@ class CUDAGraph(Graph):
     the recorded kernels use.
     """
 
-    def __init__(self, like: "CUDAGraph | None" = None) -> None:
+    def __init__(self, like: Any = None) -> None:
         self.graph = torch.cuda.CUDAGraph()
-        self.stream = like.stream if like else torch.cuda.Stream()
-        self.pool = like.pool if like else torch.cuda.graph_pool_handle()
+        self.stream: torch.cuda.Stream = like.stream if like else torch.cuda.Stream()
+        self.pool: torch.cuda._POOL_HANDLE = like.pool if like else torch.cuda.graph_pool_handle()
         self.trouble = ""
 
     @staticmethod

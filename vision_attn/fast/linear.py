@@ -26,7 +26,7 @@ class FastLinear(InLoop, Linear):
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
         if self.loop is None or torch.compiler.is_compiling():  # a time step alone may be compiled
             return self.product(*inputs)
-        return self.loop.layer(self, *inputs)
+        return self.loop.layer(self, self.product, *inputs)
 
     def product(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
         """The layer outside of loops, or of a time step that collects nothing."""

@@ -22,7 +22,7 @@ from vision_attn.fast.threads import Team
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
 """What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
-OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
 
 LOG2_E = np.float32(1 / np.log(2))
 ONE, HALF = np.float32(1), np.float32(0.5)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.multi_head import MultiHead
+from vision_attn.contracts import Forced
 from vision_attn.fast.attend import attended
 from vision_attn.fast.choice import is_cuda
 
@@ -28,9 +29,11 @@ class FastMultiHead(MultiHead):
         context = F.scaled_dot_product_attention(query, heads[0], heads[-1], attn_mask=visible.unsqueeze(-3))
         return self.output(context.transpose(1, 2).flatten(2))
 
-    def weighed(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        if not is_cuda(query):
-            return super().weighed(query, keys, values, visible)
+    def weighed(
+        self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, forced: Forced | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if forced is not None or not is_cuda(query):
+            return super().weighed(query, keys, values, visible, forced)
         scores = query @ keys.mT
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)

@@ -36,6 +36,7 @@ def linear(
 
 
 def _by(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    assert _onednn is not None
     return _onednn(input, weight, bias, "none", [], "")  # its own "relu" makes 0 of NaN
 
 
@@ -90,7 +91,7 @@ def _in_half(*tensors: Tensor) -> bool:
 FEW = 16
 """Rows below which arranging a weight gains nothing."""
 
-Arranged = dict[tuple[Tensor, torch.dtype], tuple[Tensor | None, ...]]
+Arranged = dict[tuple[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
 """Weights in the order in which oneDNN reads them, in float32 or with their bias in bfloat16."""
 
 
@@ -100,7 +101,8 @@ def _in_order(input: Tensor, weight: Tensor, arranged: Arranged | None) -> Tenso
         return weight
     key = weight, weight.dtype
     if key not in arranged:
-        arranged[key] = (_arrange(weight, None),)
+        assert _arrange is not None
+        arranged[key] = _arrange(weight, None), None
     return arranged[key][0]
 
 
@@ -117,5 +119,6 @@ def halved(input: Tensor, layer: nn.Linear, arranged: Arranged) -> Tensor | None
         return None
     key = weight, torch.bfloat16
     if key not in arranged:
+        assert _arrange is not None
         arranged[key] = _arrange(weight.bfloat16(), None), None if bias is None else bias.bfloat16()
     return _by(half, *arranged[key])

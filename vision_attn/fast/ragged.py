@@ -97,8 +97,7 @@ def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple
     """The time steps of captions of which row r of image b has lengths[b][r] words."""
     word_mask = torch.arange(longest) < torch.tensor(lengths)[..., None]
     return tuple(
-        Step(images, rows, *(None if part is None else part.to(device) for part in parts))
-        for images, rows, *parts in _steps(word_mask)
+        Step._make(part.to(device) if isinstance(part, Tensor) else part for part in step) for step in _steps(word_mask)
     )
 
 

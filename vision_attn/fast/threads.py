@@ -42,7 +42,7 @@ class Team:
         self._parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         self._parallel.restype = None
         own_number, how_many = library.omp_get_thread_num, library.omp_get_num_threads
-        self._counting = [ctypes.cast(function, ctypes.c_void_p).value for function in (own_number, how_many)]
+        self._counting = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in (own_number, how_many)]
         self._functions: dict[tuple, int] = {}
         self._members: dict[int, Member] = {}
 

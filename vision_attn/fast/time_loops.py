@@ -6,7 +6,7 @@ and gradients of all time steps are collected here. On a GPU, weights are cast t
 and so is an input that several layers read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -52,25 +52,27 @@ class Loop:
         self.networks: dict[nn.Module, Callable[..., Tensor]] = {}
         self.casts = Casts()
 
-    def layer(self, layer: nn.Linear, *inputs: Tensor) -> Tensor:
-        """layer(inputs side by side). In training the gradient of its weights waits for all time steps."""
+    def layer(self, layer: nn.Linear, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """layer(inputs side by side), which is `plain(*inputs)` outside of loops. In training the gradient of its
+        weights waits for all time steps."""
         device, dtype = inputs[0].device.type, inputs[0].dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             if not self.under_autocast:
-                return layer.product(*inputs)
+                return plain(*inputs)
             inputs = tuple(self.casts.cast(input, dtype) for input in inputs)
         if not torch.is_grad_enabled():
-            return layer.product(*inputs)
+            return plain(*inputs)
         if (layer, dtype) not in self.layers:
             self.layers[layer, dtype] = collecting_layer(layer, dtype)
         return self.layers[layer, dtype](*inputs)
 
-    def network(self, network: nn.Module, *inputs: Tensor) -> Tensor:
-        """network(*inputs) for inputs that need no gradient; gradients of its weights come from one pass over all time
-        steps, which computes its outputs again: fewer and larger kernels."""
+    def network(self, network: nn.Module, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """network(*inputs), which is `plain(*inputs)` outside of loops, for inputs that need no gradient; gradients of
+        its weights come from one pass over all time steps, which computes its outputs again: fewer and larger
+        kernels."""
         if network not in self.networks:
-            self.networks[network] = collecting_network(network, inputs[0].device.type)
+            self.networks[network] = collecting_network(network, plain, inputs[0].device.type)
         return self.networks[network](*inputs)
 
 
@@ -141,7 +143,7 @@ class Collected:
         return [*map(_joined, inputs)], _joined([*steps.values()])
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
     """One below the other; one alone is not copied."""
     return torch.cat(parts) if len(parts) > 1 else parts[0]
 
@@ -226,9 +228,9 @@ class _Step(torch.autograd.Function):
         return None, None, *[None] * first, *parts, *[None] * (len(needed) - last)
 
 
-def collecting_network(module: nn.Module, device: str) -> Callable[..., Tensor]:
+def collecting_network(module: nn.Module, plain: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
     """`module` for the time steps of a loop, of inputs on a device of this type that need no gradient."""
-    collected = Network(module, device)
+    collected = Network(module, plain, device)
     return partial(_Apart.apply, collected, _Afterwards.apply(collected, *collected.weights))
 
 
@@ -239,12 +241,13 @@ class Network(Collected):
     finds those of the loop. `plain` is its forward pass outside of loops.
     """
 
-    def __init__(self, module: nn.Module, device: str) -> None:
+    def __init__(self, module: nn.Module, plain: Callable[..., Tensor], device: str) -> None:
         super().__init__()
-        self.forward, self.device = module.plain, device
+        self.forward, self.device = plain, device
         parts = [part._parameters for part in module.modules()]
-        self.places = [(part, name) for part in parts for name, weight in part.items() if weight is not None]
-        self.all = [part[name] for part, name in self.places]  # also those that stand there for this step alone
+        places = [(part, name, weight) for part in parts for name, weight in part.items() if weight is not None]
+        self.places = [(part, name) for part, name, _ in places]
+        self.all = [weight for *_, weight in places]  # also those that stand there for this step alone
         self.weights = [weight for weight in self.all if weight.requires_grad]
         self.half = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
 

@@ -51,7 +51,7 @@ def recording_updates(model: nn.Module) -> Iterator[list[CellUpdate]]:
     @torch.no_grad()
     def record(cell: LSTMCell, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, Tensor]) -> None:
         before, *gates = map(at_least_float32, inputs)
-        input, forget, _, candidate = sum(gates).chunk(4, dim=-1)
+        input, forget, _, candidate = sum(gates[1:], start=gates[0]).chunk(4, dim=-1)
         updates.append(CellUpdate(before, forget.sigmoid(), input.sigmoid() * candidate.tanh()))
 
     hooks = [part.register_forward_hook(record) for part in model.modules() if isinstance(part, LSTMCell)]

@@ -57,11 +57,12 @@ def allocate(module: nn.Module, device: torch.device | str) -> nn.Module:
     """Move `module` to `device`. What is on the meta device is uninitialised there; `to_empty` would import parts of
     torch's compiler. Weights that layers share stay shared."""
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    made = {
+    made: dict[Tensor, Tensor] = {
         tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for _, tensor in tensors if tensor.is_meta
     }
-    for tensor in (tensor for tensor in made if isinstance(tensor, nn.Parameter)):
-        made[tensor] = nn.Parameter(made[tensor], requires_grad=tensor.requires_grad)
+    for tensor in made:
+        if isinstance(tensor, nn.Parameter):
+            made[tensor] = nn.Parameter(made[tensor], requires_grad=tensor.requires_grad)
     for path, tensor in tensors:
         if tensor in made:
             owner, _, name = path.rpartition(".")

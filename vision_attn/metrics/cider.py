@@ -40,6 +40,10 @@ class CiderD(nn.Module):
     same weight as those that occur in none, and are not stored.
     """
 
+    ngrams: Tensor
+    frequencies: Tensor
+    num_images: Tensor
+
     def __init__(self, *, end: bool = True, sigma: float = 6.0):
         super().__init__()
         self.end, self.sigma = end, sigma

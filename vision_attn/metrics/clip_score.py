@@ -25,7 +25,7 @@ BATCH = 32
 class Embeddings:
     """The embeddings of texts and images, each of length 1, by a model of transformers such as CLIP."""
 
-    def __init__(self, model: nn.Module, processor: Any) -> None:
+    def __init__(self, model: Any, processor: Any) -> None:
         """`processor`: of texts and images."""
         self.model, self.processor = model, processor
         self.device = next(model.parameters()).device

@@ -62,6 +62,7 @@ def after_glimpses(total: Counts, num_classes: int) -> dict[str, list[float]]:
     """The means over images after each glimpse: `error` in percent; `entropy` of the answer in nats, and by how much
     the glimpse `lowered` it, the first from that of an even answer; and, of a model with an LSTM, the `share` of each
     glimpse in the last cell state (`information.cell_shares`), of which the rest is the initial state's."""
+    assert total.wrong_after is not None
     found = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
     if total.entropy is not None:
         entropy = (total.entropy / total.images).tolist()

@@ -10,8 +10,9 @@ from torch import Tensor
 from vision_attn.contracts import PAD, DecodedCaption, Evaluator, Results
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion, joined
-from vision_attn.metrics.coco.captions import caption_metrics
-from vision_attn.metrics.coco.results import EACH, Image, write_each, write_results
+from vision_attn.metrics.coco.captions import Report, caption_metrics
+from vision_attn.metrics.coco.results import EACH, INTERVALS, Image, write_each, write_intervals, write_results
+from vision_attn.metrics.coco.sums import estimates
 from vision_attn.metrics.function_words import Language, content_marks
 from vision_attn.metrics.variety import cut_short, few_images, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
@@ -44,6 +45,7 @@ class ReferenceLikelihood(Evaluator):
         self.num_words = 0
 
     def update(self, batch: Any, results: Results) -> None:
+        assert results.caption is not None
         log_prob = results.caption.log_prob.sum(dim=-1)
         possible = ~log_prob.isneginf()
         self.log_prob = self.log_prob + log_prob.where(possible, 0).sum()
@@ -56,8 +58,8 @@ class ReferenceLikelihood(Evaluator):
 class CaptionScores(Evaluator):
     """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), the share of identical captions
     and, without `names` and `split`, that of captions that repeat a content word.
-    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format, and
-    scores.jsonl, the metrics of each image."""
+    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format,
+    scores.jsonl, the metrics of each image, and intervals.json, the intervals of metrics over images."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class CaptionScores(Evaluator):
         self.content: dict[Image, list[str]] = {}
         self.references: dict[Image, list[str]] = {}
         self.notes: list[str] = []
-        self.each: Mapping[Any, Mapping[str, float | None]] = {}
+        self.report = Report({}, {})
 
     def update(self, batch: Any, results: Results) -> None:
         sources = getattr(batch, "sources", ())
@@ -89,7 +91,7 @@ class CaptionScores(Evaluator):
         report = caption_metrics(
             self.candidates, self.references, names=self.names, split=self.split, language=self.language
         )
-        self.each = report.each
+        self.report = report
         self.notes = [f"{metric} could not be computed: {reason}" for metric, reason in report.failed.items()]
         metrics = report.metrics | dict.fromkeys(report.failed, float("nan")) | same_caption(self.candidates.values())
         if self.names is None:
@@ -100,7 +102,9 @@ class CaptionScores(Evaluator):
 
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
-        write_each(folder / EACH, self.candidates, self.each)
+        write_each(folder / EACH, self.candidates, self.report.each)
+        found = {name: one.interval(low=0) for name, one in estimates(self.report).items()}
+        write_intervals(folder / INTERVALS, {name: ends.tolist() for name, ends in found.items() if ends is not None})
 
 
 def content_of(caption: DecodedCaption) -> list[str]:
@@ -159,6 +163,7 @@ class Pointing(Evaluator):
                     continue
                 grid = tuple(caption.alpha.shape[1:])
                 weights = caption.seen if mode else caption.alpha.flatten(1)
+                assert weights is not None
                 key = (mode, grid, caption.extent)
                 correctness = self.correctness.setdefault(key, AttentionCorrectness(grid, caption.extent))
                 correctness.update([*map(shown, caption.words)], weights, boxes, content=results.content_words)

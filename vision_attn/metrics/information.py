@@ -5,6 +5,7 @@ Numbers are in nats.
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -62,8 +63,8 @@ class MapInformation(Evaluator):
 
     def update(self, batch: Any, results: Results) -> None:
         for caption in results.described:
-            if caption.alpha is not None and caption.words:
-                grid, seen = tuple(caption.alpha.shape[1:]), caption.seen[: len(caption.words)]
+            if caption.alpha is not None and (seen := caption.seen) is not None and caption.words:
+                grid, seen = tuple(caption.alpha.shape[1:]), seen[: len(caption.words)]
                 self.regions += [(grid, region) for region in seen.argmax(dim=1).tolist()]
                 self.words += caption.words
 
@@ -164,7 +165,7 @@ def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, 
         logits, after, look = model.step(before, state, memory)
         if look is None or look.region is not None:  # one region was seen: there is nothing that was approximated
             return []
-        with model.seeing_each():
+        with model.seeing_each() or nullcontext():
             rows = regions.shape[1]
             each, *_ = model.step(before.expand(-1, rows).contiguous(), _repeated(state, rows), memory)
         found.append(gap(logits[0, 0], each[0], look.alpha[0, 0], int(word)))

@@ -9,6 +9,7 @@ A percentile bootstrap is too narrow for few images: of 2, 3, 5 and 10 normal va
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
@@ -29,14 +30,15 @@ class Jackknife:
     images is that of paired images. Estimates must be smooth functions of means over images: not medians.
     """
 
-    value: Float[ndarray, "*columns"] | float
+    value: Any
+    """(*columns), or a number."""
     left_out: Float[ndarray, "images *columns"]
     freedom: float | None = None
     """Degrees of freedom; None: n - 1."""
 
     @property
-    def error(self) -> Float[ndarray, "*columns"] | float:
-        """The standard error."""
+    def error(self) -> Any:
+        """The standard error, in the shape of `value`."""
         images = len(self.left_out)
         return np.sqrt((images - 1) / images * ((self.left_out - self.left_out.mean(axis=0)) ** 2).sum(axis=0))
 

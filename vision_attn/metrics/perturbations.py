@@ -6,7 +6,7 @@ shape of its own. `linear` closes the holes smoothly from their borders (Rong et
 Evaluation Strategy for Attribution Methods", ROAD, arXiv:2202.00449).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -41,7 +41,7 @@ def ranks(weights: Float[Tensor, "*maps L"]) -> Int[Tensor, "*maps L"]:
 
 
 def on_pixels(
-    regions: Bool[Tensor, "*rest rows columns"], size: tuple[int, int], extent: Extent = WHOLE
+    regions: Bool[Tensor, "*rest rows columns"], size: Sequence[int], extent: Extent = WHOLE
 ) -> Bool[Tensor, "*rest Y X"]:
     """Spread a mask of regions to the pixels of an image of `size`: a pixel belongs to the region nearest to it.
     extent: where the regions lie on the image."""

@@ -92,7 +92,9 @@ class Alignment(Evaluator):
                 self.hits += on_characters(caption.words, centre.tolist(), boxes)
 
     def compute(self) -> dict[str, float]:
-        found = {"on_character": self.hits, "forward": self.forward, "travelled": self.travelled}
+        found: dict[str, Sequence[float]] = {
+            "on_character": self.hits, "forward": self.forward, "travelled": self.travelled
+        }  # fmt: skip
         return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
@@ -115,6 +117,7 @@ class GlimpsesTaken(Evaluator):
 
 def centres(caption: DecodedCaption) -> Float[Tensor, "T"]:
     """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros has none: NaN."""
+    assert caption.alpha is not None
     columns = caption.alpha.sum(dim=1).double()  # (T, X)
     x = middles(columns.shape[1], caption.extent.x0, caption.extent.x1)
     return columns @ x / columns.sum(dim=1)

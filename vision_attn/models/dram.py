@@ -1,13 +1,14 @@
 """DRAM, the deep recurrent attention model for sequences of objects, and its glimpse network (Ba et al., ICLR 2015)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses, LocationMode
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
 from vision_attn.models.convolutions import PatchFeatures
@@ -78,14 +79,15 @@ class DRAM(Captioner):
     ):
         super().__init__()
         shape = (1, region_size, region_size)  # of which RAM uses the number of channels
-        options = {"retina": retina, "glimpse": glimpse, "core": core, "policy": policy}
+        options: dict[str, Any] = {"retina": retina, "glimpse": glimpse, "core": core, "policy": policy}
         self.ram = RAM(shape, num_words, num_glimpses=num_glimpses, first="policy", **options)
         self.region_size, self.num_glimpses, self.state_size = region_size, num_glimpses, self.ram.state_size
         self.reinforced = self.ram.policy.reinforced
-        self.at_test, self.word_log_prob = "mean", WordLogProb()
+        self.at_test: LocationMode = "mean"
+        self.word_log_prob = WordLogProb()
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> LocationMode:
         """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
         return "sample" if self.training else self.at_test
 
@@ -102,7 +104,7 @@ class DRAM(Captioner):
         self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
     ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
         state, _, samples = self._glimpses(state, self.ram.retina.pyramid(memory), self.num_glimpses)
-        return self.ram.action(state.hidden), state, _look(samples[-1], memory.shape[-1])
+        return self.ram.action(state.hidden), state, AttentionMap(*_look(samples[-1], memory.shape[-1]))
 
     def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> tuple[Float[Tensor, "B T 2"], Glimpses]:
         images, state = self.start(regions, 1)
@@ -125,8 +127,8 @@ class DRAM(Captioner):
             samples += sampled
             looks.append(_look(sampled[-1], images.shape[-1]))
         word_mask = words != PAD
-        alpha = torch.stack([look.alpha for look in looks], dim=2) * word_mask[..., None]
-        region = torch.stack([look.region for look in looks], dim=2)
+        alpha, region = (torch.stack(parts, dim=2) for parts in zip(*looks, strict=True))
+        alpha = alpha * word_mask[..., None]
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
             self.ram.action,
@@ -162,7 +164,7 @@ class DRAM(Captioner):
         return Choice(log_prob, entropy, word_mask, each.state[:, :, :: self.num_glimpses])
 
 
-def _look(location: Float[Tensor, "B R 2"], columns: int) -> AttentionMap:
-    """The column at which a glimpse is centred."""
+def _look(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
+    """A map that is 1 at one column, and its number: the column at which a glimpse is centred."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
-    return AttentionMap((column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column)
+    return (column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column

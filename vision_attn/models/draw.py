@@ -8,6 +8,7 @@ image at once ("without attention").
 
 from collections.abc import Callable
 from math import log
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -48,6 +49,8 @@ class DRAWReader(Classifier):
     Fast version: `fast.models.over_time.FastDRAWReader`.
     """
 
+    place_numbers = 4
+
     def __init__(
         self,
         image_shape: tuple[int, int, int],
@@ -78,19 +81,25 @@ class DRAWReader(Classifier):
         self.action = Linear(hidden_size + (self.features.size if self.features else 0), num_classes)
         with torch.no_grad():
             self.gates.bias[hidden_size : 2 * hidden_size] = forget
-
-    @property
-    def pixels(self) -> int:
+        self.pixels = num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
         """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
-        return self.num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
 
-    def forward(self, images: Float[Tensor, "B C Y X"], rows: int = 1, mode: str = "sample") -> ClassifierOutput:
-        """Always one row; `rows` and `mode` have no effect. The loop over time steps computes only what depends on the
-        previous state; answers and locations are computed for all time steps at once."""
+    def forward(
+        self,
+        images: Float[Tensor, "B C Y X"],
+        rows: int = 1,
+        mode: str = "sample",
+        given: Float[Tensor, "B T 4"] | None = None,
+    ) -> ClassifierOutput:
+        """Always one row; `rows` and `mode` have no effect. `given`: boxes to read instead, (x0, y0, x1, y1) in
+        [-1, 1]; NaN where the model chooses. The loop over time steps computes only what depends on the previous state;
+        answers and locations are computed for all time steps at once."""
         hidden, cell = self._start(images)
         window, states, each, patches = None, [], [], []
-        for _ in range(self.num_glimpses):
+        for step in range(self.num_glimpses):
             window = self.filterbank.window(hidden[:, None], window)
+            if given is not None:
+                window = self.filterbank.covering(given[:, None, step], window)
             patches.append(self.filterbank.read(images, window))
             hidden, cell = self.lstm(cell, self.gates(patches[-1].flatten(1), hidden))
             each.append(window)
@@ -105,6 +114,7 @@ class DRAWReader(Classifier):
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Reads:
         """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
+        assert glance.windows is not None
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
 
@@ -192,8 +202,10 @@ class DRAW(nn.Module):
     Fast version: `fast.models.over_time.FastDRAW`.
     """
 
-    read: ReadPatch | ReadImage
-    write: WritePatch | WriteImage
+    read: Any
+    """`ReadPatch`, `ReadImage`, or a module like these."""
+    write: Any
+    """`WritePatch`, `WriteImage`, or a module like these."""
 
     def __init__(
         self,
@@ -289,8 +301,8 @@ class DRAW(nn.Module):
 
     def _start(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """c_0, h_0^enc and h_0^dec for `number` images."""
-        states = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
-        return self.first_canvas.expand(number, -1, -1, -1), *states
+        encoded, decoded = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
+        return self.first_canvas.expand(number, -1, -1, -1), encoded, decoded
 
 
 def divergence(mean: Float[Tensor, "*B Z"], log_sigma: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B"]:

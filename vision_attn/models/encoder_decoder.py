@@ -139,10 +139,11 @@ class EncoderDecoder(Captioner):
         """The fixed vector c is all that is remembered of a line."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         _, last = self.encoder(regions)
-        hidden = last[0] if isinstance(last, tuple) else last
-        fixed = torch.cat([hidden[0], hidden[1]], dim=-1)
-        initial = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1).split(self.lstm.hidden_size, dim=-1)
-        return fixed, Decoding(*initial) if len(initial) > 1 else Decoding(*initial, None)
+        both = last[0] if isinstance(last, tuple) else last
+        fixed = torch.cat([both[0], both[1]], dim=-1)
+        initial = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1)
+        hidden, *cell = initial.split(self.lstm.hidden_size, dim=-1)
+        return fixed, Decoding(hidden, cell[0] if cell else None)
 
     def step(
         self, word: Int[Tensor, "B R"], state: Decoding, memory: Float[Tensor, "B A"]

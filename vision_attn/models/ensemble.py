@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Forced
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.precision import at_least_float32
 
@@ -32,20 +32,29 @@ class Ensemble(Captioner):
         of the maps of the members that have one; otherwise there is none.
     """
 
+    members: Any
+    """An `nn.ModuleList` of captioners."""
+
     def __init__(self, members: Sequence[Captioner], shares: Sequence[Share], *, same_regions: bool):
         super().__init__()
         self.members = nn.ModuleList(members)
         self.shares, self.same_regions = list(shares), same_regions
         self.accelerated = all(each.accelerated for each in members)
+        self.steerable = same_regions and all(each.steerable for each in members)
         self.max_length = min((each.max_length for each in members if each.max_length is not None), default=None)
 
     def leave_out_padding(self) -> None:
         for member in self.members:
             member.leave_out_padding()
 
+    def steer(self, memory: Nested, forced: Forced) -> Nested:
+        """All members look at the same regions."""
+        return tuple(member.steer(own, forced) for member, own in zip(self.members, memory, strict=True))
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
         parts = zip(self.members, self._shared(regions), strict=True)
-        return tuple(zip(*(member.start(part, rows) for member, part in parts), strict=True))
+        memories, states = zip(*(member.start(part, rows) for member, part in parts), strict=True)
+        return memories, states
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested

@@ -3,7 +3,7 @@ several hops. Facts are the sentences of a story, or the annotation vectors of a
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -103,6 +103,12 @@ class MemoryNetwork(Answerer):
     The learning rate is not lower during the linear start. How rates fall is the config's: the paper halves its rate
     every 25 epochs until 100, where `configs/memory_stories.yaml` has a cosine over 25 epochs.
     """
+
+    facts: Any
+    """An `nn.ModuleList` of `Sentences`, `Regions`, or modules like these."""
+    linear: Tensor
+    lowest: Tensor
+    since_lowest: Tensor
 
     def __init__(
         self,

@@ -6,20 +6,16 @@ whether the policy learns from REINFORCE; then `choice(states, samples)` returns
 """
 
 from math import log, pi
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.contracts import Choice
+from vision_attn.contracts import Choice, LocationMode
 from vision_attn.layers.buffers import value_before
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.errors import UserError
-
-LocationMode = Literal["sample", "mean"]
-"""How locations are chosen: sampled from the policy, or its means."""
 
 
 class Gaussian(nn.Module):
@@ -35,6 +31,7 @@ class Gaussian(nn.Module):
     """
 
     reinforced = True
+    batches: Tensor
 
     def __init__(
         self,
@@ -52,8 +49,9 @@ class Gaussian(nn.Module):
                 f"Gaussian: sigma={sigma} and first_sigma={first_sigma} must be positive, "
                 f"batches_to_sigma={batches_to_sigma} not negative"
             )
-        self.mean = Linear(state_size, 2)
-        if hidden_size is not None:
+        if hidden_size is None:
+            self.mean: nn.Module = Linear(state_size, 2)
+        else:
             self.mean = nn.Sequential(Rectified(state_size, hidden_size), Linear(hidden_size, 2))
         self.final, self.first, self.batches_to_sigma = sigma, first_sigma, batches_to_sigma
         self.register_buffer("batches", torch.zeros(()))

@@ -7,7 +7,7 @@ location. The rows of an image are its R Monte Carlo copies; they share its pyra
 
 from collections.abc import Callable
 from math import prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
-from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses
+from vision_attn.contracts import Classifier, ClassifierOutput, Glimpses, LocationMode
 from vision_attn.layers.likelihood import class_log_prob
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.models.convolutions import Context
-from vision_attn.models.policies import Anywhere, Gaussian, LocationMode
+from vision_attn.models.policies import Gaussian
 from vision_attn.system.checks import check_range, require
 
 
@@ -181,9 +181,14 @@ class RAM(Classifier):
 
     stochastic = True
     any_size = True
+    place_numbers = 2
     retina: Retina
-    core: Rectifier | LSTM | ContextLSTM
-    policy: Gaussian | Anywhere
+    core: Any
+    """`Rectifier`, `LSTM`, `ContextLSTM`, or a module like these."""
+    policy: Any
+    """`Gaussian`, `Anywhere`, or a module like these."""
+    glimpse: Any
+    """`GlimpseNetwork`, `ConvolutionalGlimpse`, or a module like these."""
 
     def __init__(
         self,
@@ -214,10 +219,14 @@ class RAM(Classifier):
                 part.requires_grad_(False)
 
     def forward(
-        self, images: Float[Tensor, "B C Y X"] | Images, rows: int = 1, mode: LocationMode = "sample"
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        rows: int = 1,
+        mode: LocationMode = "sample",
+        given: Float[Tensor, "B T 2"] | None = None,
     ) -> ClassifierOutput:
         """Classify `rows` independent copies of each image. `mode`: "sample" samples locations from the policy, "mean"
-        takes its means.
+        takes its means. `given`: locations to look at instead; NaN where the policy chooses.
 
         The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
         sampled locations, are computed for all glimpses at once: the policy runs without a gradient in the loop, and
@@ -236,6 +245,8 @@ class RAM(Classifier):
                 location = samples[-1].clamp(-1, 1)
             else:
                 location = self._first(images, rows)
+            if given is not None:
+                location = given[:, None, step].where(~given[:, None, step].isnan(), location)
             locations.append(location)
             state = self.core(self.glimpse(self.retina(pyramid, location), location), state)
             hidden.append(state.hidden)
@@ -246,6 +257,7 @@ class RAM(Classifier):
         return ClassifierOutput(log_prob, torch.stack(locations, dim=2), choice)
 
     def view(self, images: Float[Tensor, "B C Y X"] | Images, glance: ClassifierOutput) -> Glimpses:
+        assert glance.locations is not None
         return Glimpses(self.retina(self.retina.pyramid(images), glance.locations[:, 0]))
 
     def restart(self) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vision_attn.attention.hard import sample
 from vision_attn.attention.scores import Score
 from vision_attn.attention.soft import Attention, AttentionOutput, EachRegion
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Forced
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.padding import without_padding
@@ -37,6 +37,8 @@ class Memory(NamedTuple):
     """What the LSTM gets of the mean region at every word; None: nothing."""
     step: Any = None
     """How rows lie in a fast loop (`fast.models.recurrent`); None: by image and row."""
+    forced: Forced | None = None
+    """Where the rows look for the next word, (B, R, L); None: where their scores say."""
 
 
 class Turn(NamedTuple):
@@ -67,6 +69,13 @@ class RecurrentCaptioner(Captioner):
     """Scheduled sampling; see `schedule_sampling`."""
     score: Score
     attention: Attention
+    embedding: nn.Embedding
+    word_to_lstm: nn.Linear
+    output: nn.Linear
+    word_scale: Tensor
+    """What embeddings that are `tied` are multiplied by."""
+    batches: Tensor
+    """The training batches so far, where they are counted."""
 
     def __init__(
         self,
@@ -83,6 +92,7 @@ class RecurrentCaptioner(Captioner):
         self.attention = attention()
         self.word_log_prob = WordLogProb()
         self.reinforced, self.modes = self.attention.reinforced, self.attention.modes
+        self.steerable = self.attention.steerable
 
     def leave_out_padding(self) -> None:
         if self.score.counts_regions:
@@ -94,7 +104,7 @@ class RecurrentCaptioner(Captioner):
 
         options: as of `torch.compile`; sizes are dynamic by default.
         """
-        self.look = torch.compile(self.look, **{"dynamic": True} | options)
+        self.__dict__["look"] = torch.compile(self.look, **{"dynamic": True} | options)
 
     @property
     def mode(self) -> str | None:
@@ -110,6 +120,11 @@ class RecurrentCaptioner(Captioner):
             yield
         finally:
             self.attention = attention
+
+    def steer(self, memory: Memory, forced: Forced) -> Memory:
+        if (heads := forced.alpha.shape[1]) > 1:
+            raise UserError(f"{type(self).__name__} has one map for each word, not those of {heads} attention heads")
+        return memory._replace(forced=Forced(*(part[:, 0] for part in forced)))
 
     def tie(self) -> None:
         """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.
@@ -187,7 +202,8 @@ class RecurrentCaptioner(Captioner):
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
             require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
         scores = without_padding(scores, memory.real)
-        seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before)
+        steered = {} if memory.forced is None else {"forced": memory.forced}
+        seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before, **steered)
         return seen, self.score.after(carry, seen.alpha)
 
     def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
@@ -224,9 +240,10 @@ class RecurrentCaptioner(Captioner):
         log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         word_mask = words != PAD
         alpha = torch.stack([turn.seen.alpha for turn in turns], dim=2) * word_mask[..., None]
-        if turns[0].seen.region is None:
+        regions_seen = [turn.seen.region for turn in turns if turn.seen.region is not None]
+        if not regions_seen:
             return Caption(log_prob, alpha, real=memory.real, mean_log_prob=mean)
-        region = torch.stack([turn.seen.region for turn in turns], dim=2)
+        region = torch.stack(regions_seen, dim=2)
         seen_from = torch.stack([turn.query.detach() for turn in turns], dim=2)
         choice = self.attention.choice(alpha, region, word_mask, memory.expectation_mask, seen_from)
         return Caption(log_prob, alpha, region, choice, memory.real, mean)

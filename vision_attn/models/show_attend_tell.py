@@ -39,7 +39,9 @@ class Gate(Linear):
     Fast version: `fast.models.recurrent.FastGate`.
     """
 
-    def forward(self, hidden: Float[Tensor, "*rows H"], seen: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows D"]:
+        """Of h_{t-1} (..., H) and phi (..., D)."""
+        hidden, seen = inputs
         return super().forward(hidden).sigmoid() * seen
 
 
@@ -128,9 +130,9 @@ class ShowAttendTell(RecurrentCaptioner):
     ) -> tuple[Memory, State]:
         """The memory of `regions`, and the state that f_init computes from a summary of them."""
         initial = [self.initial_hidden, self.initial_cell] if self.cell == "lstm" else [self.initial_hidden]
-        hidden, *cell = (part(summary)[:, None].expand(-1, rows, -1) for part in initial)
+        hidden, *cells = (part(summary)[:, None].expand(-1, rows, -1) for part in initial)
         memory = self.memory(regions, real)
-        cell = cell[0] if cell else None
+        cell = cells[0] if cells else None
         state = State(hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
         return memory, state
 
@@ -157,8 +159,9 @@ class ShowAttendTell(RecurrentCaptioner):
         kept = torch.rand(*images, rows // runs, 1, device=context.device) >= p
         return context * kept.repeat_interleave(runs, dim=-2)
 
-    def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
+    def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
         """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
+        hidden, context = outputs
         hidden = self.drop(hidden, shared=runs)
         deep = (embedded + self.hidden_to_output(hidden) + self.context_to_output(context)).tanh()
         return self.drop(deep, shared=runs)

@@ -95,12 +95,14 @@ class TopDown(RecurrentCaptioner):
         real = real_regions(regions) if self.attention.pads else None
         memory = self.memory(regions, real)
         zeros = self.embedding.weight.new_zeros(regions.shape[0], rows, self.state_size)
-        state = State(*[zeros] * 4, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
+        carry, seen_before = self.score.start(memory.keys, rows), self.attention.start(regions, rows)
+        state = State(zeros, zeros, zeros, zeros, carry, seen_before)
         return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
 
     def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> Turn:
         """The attention LSTM (Anderson et al. 2018, eq. 2), attention computed from h1_t (eq. 3, eq. 4 and eq. 5), and
         the language LSTM (eq. 6). Outputs h2_t."""
+        assert memory.from_mean is not None
         from_hidden = self.hidden_to_lstm(state.language_hidden, state.hidden)
         hidden, cell = self.lstm(state.cell, from_word, from_hidden, self.for_rows(memory.from_mean, memory, from_word))
         seen, carry = self.attend(hidden, state, memory)
@@ -109,5 +111,6 @@ class TopDown(RecurrentCaptioner):
         state = State(hidden, cell, language_hidden, language_cell, carry, seen.carry)
         return Turn(state, seen, hidden, (language_hidden,))
 
-    def deep(self, embedded: Tensor, language_hidden: Tensor, runs: int = 1) -> Tensor:
+    def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
+        (language_hidden,) = outputs
         return self.drop(language_hidden, shared=runs)

@@ -6,7 +6,7 @@ in tensors of fixed size. So every step costs the same, and beams reorder the ca
 """
 
 from math import log
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.attention.multi_head import MultiHead
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Forced
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
@@ -41,6 +41,8 @@ class Memory(NamedTuple):
     values: tuple[Float[Tensor, "B K L d"], ...]
     real: Bool[Tensor, "B 1 L"] | None = None
     """Which regions are not padding; None: all."""
+    forced: Forced | None = None
+    """Where the heads of all layers look for the next word; None: where their scores say."""
 
 
 class Layer(nn.Module):
@@ -92,6 +94,12 @@ class Transformer(Captioner):
     Fast version: `fast.models.transformer.FastTransformer`.
     """
 
+    steerable = True
+    layers: Any
+    """An `nn.ModuleList` of `Layer`."""
+    positions: Tensor
+    max_length: int
+
     def __init__(
         self,
         num_words: int,
@@ -131,6 +139,12 @@ class Transformer(Captioner):
     def leave_out_padding(self) -> None:
         self.pads = True
 
+    def steer(self, memory: Memory, forced: Forced) -> Memory:
+        heads, given = sum(layer.to_regions.num_heads for layer in self.layers), forced.alpha.shape[1]
+        if given not in (1, heads):
+            raise UserError(f"maps of {given} attention heads, but the layers have {heads} in all: give one, or all")
+        return memory._replace(forced=forced)
+
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
         memory = self._memory(regions)
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
@@ -159,11 +173,10 @@ class Transformer(Captioner):
             x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
             x, alpha = self._look(number, x, memory)
             heads.append(alpha)
-        keys, values = zip(*cached, strict=True)
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
         return (
             self.output(self.norm(x)),
-            State(state.position + 1, keys, values),
+            State(state.position + 1, *zip(*cached, strict=True)),
             AttentionMap(alpha.mean(dim=2), None, alpha),
         )
 
@@ -202,7 +215,8 @@ class Transformer(Captioner):
     def _memory(self, regions: Float[Tensor, "B L D"]) -> Memory:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
-        return Memory(*zip(*self._remembered(regions), strict=True), real)
+        keys, values = zip(*self._remembered(regions), strict=True)
+        return Memory(keys, values, real)
 
     def _remembered(self, regions: Float[Tensor, "B L D"]) -> list[tuple[Tensor, Tensor]]:
         """The keys and values of the cross-attention of each layer."""
@@ -214,7 +228,8 @@ class Transformer(Captioner):
 
     def _mean(self, maps: list[Tensor]) -> Float[Tensor, "B Q L"]:
         """The mean over layers and heads."""
-        return sum(each.mean(dim=1) / len(maps) for each in maps)
+        first, *others = (each.mean(dim=1) / len(maps) for each in maps)
+        return sum(others, start=first)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
         """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
@@ -222,8 +237,9 @@ class Transformer(Captioner):
 
     def _look(self, number: int, x: Tensor, memory: Memory) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
         """Cross-attention and the feed-forward network of a layer, for all queries (B, Q, H) of an image."""
-        layer = self.layers[number]
-        change, alpha = layer.to_regions(layer.before(1, x), memory.keys[number], memory.values[number], memory.real)
+        layer, heads, seen = self.layers[number], self.layers[number].to_regions.num_heads, memory
+        forced = None if seen.forced is None else seen.forced.heads(number * heads, heads)
+        change, alpha = layer.to_regions(layer.before(1, x), seen.keys[number], seen.values[number], seen.real, forced)
         x = layer.after(1, x, change)
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
 

@@ -67,17 +67,24 @@ class ClassificationResult(Displayable):
         return float(self.probabilities[-1].max())
 
     @property
+    def entropy(self) -> Float[Tensor, "T"]:
+        """Of the answer after each glimpse, in nats: how undecided the model still was."""
+        return torch.special.entr(self.probabilities).sum(dim=1)
+
+    @property
     def text(self) -> str:
         return f"{self.name}, p {self.probability:.2f}"
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """The probability of each class, and the location (x, y) of each glimpse, from -1 to 1."""
+        """The probability of each class; the location (x, y) of each glimpse, from -1 to 1, and the entropy of the
+        answer after it, in nats."""
         names = self.names or [str(number) for number in range(self.probabilities.shape[1])]
         return {
             "answer": self.name,
             "probability": self.probability,
             "probabilities": dict(zip(names, self.probabilities[-1].tolist(), strict=True)),
             "locations": None if self.locations is None else self.locations.tolist(),
+            "entropy": self.entropy.tolist(),
         }
 
     def __repr__(self) -> str:

@@ -75,11 +75,17 @@ class CaptionResult(DecodedResult):
         )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """`score` is what captions of an image are ordered by; `times` are those of the frames of a film."""
-        times = {"times": self.times} if self.frames > 1 else {}
-        return (
-            {"caption": self.text, "score": self.described.score, "cut": self.cut} | times | super().record(maps=maps)
-        )
+        """`score` is what captions of an image are ordered by; `times` are those of the frames of a film; `steered` are
+        the words, from 1, whose maps are not the model's own, if there are any."""
+        record: dict[str, Any] = {"caption": self.text, "score": self.described.score, "cut": self.cut}
+        record |= {"times": self.times} if self.frames > 1 else {}
+        record |= {"steered": [*self.steered]} if self.steered else {}
+        return record | super().record(maps=maps)
+
+    @property
+    def steered(self) -> Sequence[int]:
+        """The numbers of the words, from 1, at which the model was made to look; see `Model.caption`."""
+        return self.described.steered
 
     @property
     def page_item(self) -> PageItem:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.geometry.extents import Extent
+from vision_attn.results.said import Said
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing, scratch
@@ -146,7 +146,7 @@ class Displayable(ABC):
             return (folder / "picture.png").read_bytes()
 
 
-class InteractiveResult(Displayable):
+class InteractiveResult(Said, Displayable):
     """A picture with words that can be pointed at. Several are displayed on one page.
 
     What shows maps takes `overlay`, a view ("light", "color", "contours" or "cells": see `vision_attn.viz.overlay`),
@@ -159,8 +159,6 @@ class InteractiveResult(Displayable):
     """How its maps were made."""
     picture: Any
     """What the model saw, a PIL image."""
-    described: Any
-    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
 
     @property
     @abstractmethod
@@ -170,26 +168,6 @@ class InteractiveResult(Displayable):
     @property
     def figure_options(self) -> Sequence[str]:
         return ("words", "overlay", "scale", "maps")
-
-    @property
-    def words(self) -> Sequence[str]:
-        return self.described.words
-
-    @property
-    def log_prob(self) -> Sequence[float] | None:
-        """The log-probability of each word, in nats; None if the model has none."""
-        return self.described.log_prob
-
-    @property
-    def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
-        """The map of each word, for a film with F frames; None for a model without maps."""
-        return self.described.alpha
-
-    @property
-    def extent(self) -> Extent:
-        """Where the regions of the maps lie on the picture: `vision_attn.geometry.extents.centres` gives their
-        centres."""
-        return self.described.extent
 
     @property
     @abstractmethod

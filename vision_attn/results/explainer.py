@@ -43,6 +43,7 @@ from vision_attn.viz.page import GUIDE, KEYS, PageItem, Unit, write_page
 from vision_attn.viz.page import P as P_OF_WORDS
 
 if TYPE_CHECKING:
+    from vision_attn.explain.intervention import Box, Intervention
     from vision_attn.results.faithfulness import MeasureResult
 
 TITLES = {
@@ -258,6 +259,42 @@ class Explainer:
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
+
+    def intervene(
+        self,
+        images: Images,
+        text: str | Sequence[str] | None = None,
+        *,
+        without: "Box | None" = None,
+        only: "Box | None" = None,
+        layers: Sequence[int] | None = None,
+        unreadable: list[str] | None = None,
+    ) -> Any:
+        """The answer before and after attention to the patches in a box is taken away, or to all others (`only`).
+
+        without, only: (x0, y0, x1, y1) in [-1, 1] of the whole photograph. text, images, unreadable: as for `look`.
+        layers: those in which attention is changed; by default all.
+
+        Returns an `explain.intervention.Intervention` with `words`, `before` and `after`, their probabilities, or a
+        list of them. Raises UserError for a model whose attention is not over patches, such as a convolutional one.
+        """
+        from vision_attn.explain.intervention import intervene
+
+        if self._model is None:
+            raise UserError(
+                f"{self.name} is a captioner of this package: make it look elsewhere with caption(attend=...)"
+            )
+        texts = [text] if isinstance(text, str) else list(text or ())
+
+        def answered(file: str, picture: Image.Image) -> "Intervention":
+            _, seen = around(picture, self._fit)
+            boxes = {name: box and Extent(*box).seen_from(seen) for name, box in (("without", without), ("only", only))}
+            part = seen_part(picture, self._fit)
+            with self._turn:
+                return intervene(self._model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
+
+        read = partial(whole, at_least=self.at_least)
+        return each(images, read, lambda some: [answered(*one) for one in some], unreadable=unreadable)
 
     def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> "MeasureResult":
         """Measure whether the maps of this model are faithful: see `vision_attn.results.faithfulness.measure`."""

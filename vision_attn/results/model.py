@@ -1,21 +1,23 @@
 """A trained run, opened: what the Python API, the commands and the page ask of it."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 
-from vision_attn.data.films.files import film_input, open_film
 from vision_attn.decode import Strategy
+from vision_attn.results.answering import Answers
+from vision_attn.results.captioned import Asked, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
-from vision_attn.results.images import FILES, Picture, encoded, whole
-from vision_attn.results.result_list import BATCH, Images, ResultList, each
+from vision_attn.results.images import FILES, Picture, whole
+from vision_attn.results.places import Place, glimpse_places
+from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import DRAWING, RandomStream, Turn
+from vision_attn.system.turns import Turn
 from vision_attn.task import Source
+from vision_attn.tasks.steering import Attend, Wanted
 
 if TYPE_CHECKING:
     from vision_attn.results.classified import ClassificationResult, DrawnImages
@@ -28,19 +30,18 @@ if TYPE_CHECKING:
     from vision_attn.tasks.pretrained import PretrainedCaptioning
     from vision_attn.tasks.transcribe import Transcription
 
-# What not every model needs, such as the pictures of glimpses, is imported where it is used.
-
 UNABLE = {
     "caption": "writes no captions",
     "transcribe": "transcribes no lines",
     "classify": "classifies no images",
     "draw": "draws no images",
+    "answer": "answers no questions",
 }
 """What is said of a task without this verb."""
 
 
-class Model:
-    """A trained run. Which of `caption`, `look`, `transcribe`, `classify` and `draw` works depends on its task.
+class Model(Answers):
+    """A trained run. Which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works: its task says.
 
     Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
     them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
@@ -89,6 +90,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> CaptionResult: ...
     @overload
@@ -101,6 +104,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[CaptionResult]: ...
     @overload
@@ -113,6 +118,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[CaptionResult]: ...
     @overload
@@ -125,6 +132,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> ResultList[ResultList[CaptionResult]]: ...
     @overload
@@ -137,6 +146,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> Iterator[CaptionResult]: ...
     @overload
@@ -149,6 +160,8 @@ class Model:
         seed: int | None = ...,
         placed: bool = ...,
         unreadable: list[str] | None = ...,
+        attend: Attend | None = ...,
+        strength: float | int = ...,
         **settings: int | float | str,
     ) -> Iterator[ResultList[CaptionResult]]: ...
     def caption(
@@ -160,6 +173,8 @@ class Model:
         seed: int | None = None,
         placed: bool = True,
         unreadable: list[str] | None = None,
+        attend: Attend | None = None,
+        strength: float | int = 1.0,
         **settings: int | float | str,
     ) -> Any:
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
@@ -169,46 +184,23 @@ class Model:
             best of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
         placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
             48 images.
+        attend: where to look for words instead, such as {3: (0.3, -0.2)}. Words count from 1, the end included; a key
+            is a number or (first, last). A place is a point (x, y), spread over its four nearest regions, a box (x0,
+            y0, x1, y1) or a mask of weights (Y, X), by area; all in [-1, 1] of the whole photograph. Of films, a point
+            or a box may end with a frame, from 1, and a mask is (F, Y, X). A mask of the shape of the maps (`alpha[t]`)
+            is one of them; in (K, Y, X), as `described.heads[t]`, each attention head has its own, or keeps it where
+            that is all 0. strength: how much of the map is that place, from 0 to 1; the rest is the model's own map.
         settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
             temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
         """
-        self._check("caption")
+        self.check("caption")
         if captions is None and strategy == "diverse":
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
             raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
-        decoding = self.task.decoding.changed(**settings) if settings else None
-
-        def answer(some: Sequence[tuple[str, tuple[Picture, Any, Any]]]) -> list[CaptionResult | ResultList]:
-            pixels = [pixels for _, (_, pixels, _) in some]
-            pixels = pixels if self.task.resolution is None else torch.stack(pixels).to(self.device)
-            described = self.task.describe(
-                pixels, 1 if captions is None else captions, strategy, decoding, placed=placed
-            )
-            kind = self.task.fit, self.task.frames
-            results = [
-                ResultList(
-                    CaptionResult(file, image, caption, *kind, times, self.name, self.task.way) for caption in several
-                )
-                for (file, (image, _, times)), several in zip(some, described, strict=True)
-            ]
-            return [several[0] for several in results] if captions is None else results
-
-        def read(image: Picture) -> tuple[Picture, Any, list[float] | None]:
-            if self.task.frames > 1:
-                film = open_film(image, self.task.frames, self.task.resolution)
-                return image, film_input(film, self.task.resolution, self.task.fit), film.times
-            return image, encoded(image, self.task.resolution, self.task.fit), None
-
-        stream = None if seed is None else RandomStream(seed, self.device)
-
-        @contextmanager
-        def within() -> Iterator[None]:
-            drawing = stream.going_on() if stream else DRAWING if strategy == "sampled" else nullcontext()
-            with self.turn, drawing:
-                yield
-
-        return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
+        wanted = None if attend is None else Wanted(attend, strength, self.task.decoding.changed(**settings).max_words)
+        asked = Asked(captions, strategy, seed, placed, wanted, settings)
+        return captioned(self, images, asked, unreadable)
 
     @overload
     def look(self, images: Picture, text: str | Sequence[str] | None = ..., **options: Any) -> "ExplanationResult": ...
@@ -226,6 +218,13 @@ class Model:
 
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
+
+    def intervene(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
+        """The answer of a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
+        from vision_attn.results.explainer import explainer_of_run
+
+        explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
+        return explainer.intervene(images, text, **options)
 
     def measure(
         self,
@@ -275,7 +274,7 @@ class Model:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
         `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
         glimpses are kept for pictures."""
-        self._check("transcribe")
+        self.check("transcribe")
         from vision_attn.data.lines.text_lines import ink, max_width_of
 
         resolution, max_width = self.task.resolution, max_width_of(self.source)
@@ -291,25 +290,49 @@ class Model:
 
     @overload
     def classify(
-        self, images: Picture, *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Picture,
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ClassificationResult": ...
     @overload
     def classify(
-        self, images: Sequence[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Sequence[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ResultList[ClassificationResult]": ...
     @overload
     def classify(
-        self, images: Iterator[Picture], *, invert: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Iterator[Picture],
+        *,
+        invert: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "Iterator[ClassificationResult]": ...
-    def classify(self, images: Images, *, invert: bool = False, unreadable: list[str] | None = None) -> Any:
+    def classify(
+        self,
+        images: Images,
+        *,
+        invert: bool = False,
+        locations: Sequence[Place] | None = None,
+        unreadable: list[str] | None = None,
+    ) -> Any:
         """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
         see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
         `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
         (T, 2), or a list of them. What is sampled depends on the seed of the run alone, and not on other images.
 
         invert: swap black and white.
+        locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
+            [-1, 1] or, of DRAW, a box (x0, y0, x1, y1); None, and those that are left out, are the model's own.
         """
-        self._check("classify")
+        self.check("classify")
         from vision_attn.data.images.lazy import Inverted, open_pixels, resized
         from vision_attn.data.labelled.labelled_images import LabelledImages
         from vision_attn.results.classified import ClassificationResult
@@ -328,12 +351,13 @@ class Model:
 
         def answer(file: str, pixels: Any) -> Any:
             seen = self.task.seen(Inverted(pixels) if invert else pixels)
-            (found,) = self.task.answer(seen, self.seed)
+            (found,) = self.task.answer(seen, self.seed, given)
             view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
             where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
             after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
+        given = None if locations is None else glimpse_places(self.task.model, locations, self.name).to(self.device)
         return each(
             images,
             read,
@@ -346,7 +370,7 @@ class Model:
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
         """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
         X)."""
-        self._check("draw")
+        self.check("draw")
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
 
@@ -354,7 +378,7 @@ class Model:
             drawing = self.task.model.sample(number, steps, torch.Generator().manual_seed(seed))
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
-    def _check(self, verb: str) -> None:
+    def check(self, verb: str) -> None:
         """Raise UserError unless this is what the task does."""
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""

@@ -1,5 +1,7 @@
 """Models by name: runs of this package, here or on the hub, and captioners of transformers."""
 
+import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained
 from vision_attn.system.machine import torch_device
 from vision_attn.system.turns import DRAWING, LOADING
+
+log = logging.getLogger(__name__)
 
 
 def open_model(
@@ -25,11 +29,14 @@ def open_model(
         if not isinstance(model, Model):
             raise UserError(f"{name} is no captioner: vision-attn look {name} IMAGE shows its maps")
         return model
-    target = torch_device(device)
+    began, target = time.perf_counter(), torch_device(device)
     folder = local(name)
     with LOADING, DRAWING:  # constructors draw weights, which those of the run replace
         task, source, config = open_run(folder, trust=trust, overrides=overrides)
     task.to(target)
     if config.get("run", {}).get("fast", True):
         accelerate(task)
+    weights = sum(one.numel() for one in task.parameters())
+    log.debug("opened %s: %s, %s weights, on %s, in %.2f s", folder, task.kind, f"{weights:,}", target,
+              time.perf_counter() - began)  # fmt: skip
     return Model(task, config, target, source, str(name))

@@ -1,5 +1,7 @@
 """The results of several images: `each` makes them, `ResultList` displays them together."""
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -9,8 +11,10 @@ from typing import Any, SupportsIndex, TypeVar, overload
 from PIL import Image
 
 from vision_attn.data.images.squares import in_threads
+from vision_attn.results.answered import AnswerResult, StoryAnswer
 from vision_attn.results.displayable import Displayable, InteractiveResult, write_embedded
 from vision_attn.results.images import FILES, Picture, held, is_one, name_of
+from vision_attn.system.console import plural
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.figures.paper import Paper
@@ -24,6 +28,7 @@ Images = Picture | Sequence[Picture] | Iterator[Picture]
 
 
 Result = TypeVar("Result")
+log = logging.getLogger(__name__)
 
 
 class ResultList(Displayable, list[Result]):
@@ -42,7 +47,7 @@ class ResultList(Displayable, list[Result]):
         return self[0].figure_options if self else ()
 
     def write_page(self, path: Path, **look: Any) -> None:
-        if all(isinstance(item, InteractiveResult) for item in self):
+        if all(isinstance(item, InteractiveResult | AnswerResult) for item in self):
             (type(self[0]) if self else InteractiveResult).write_together(path, self, **look)
             return
         with scratch("page") as folder:
@@ -62,7 +67,7 @@ class ResultList(Displayable, list[Result]):
         raise UserError("maps of several images differ in their shape: save each result as an .npz file of its own")
 
     def _repr_png_(self) -> bytes | None:
-        return super()._repr_png_() if self else None
+        return None if not self or any(isinstance(item, StoryAnswer) for item in self) else super()._repr_png_()
 
     def write_picture(self, path: Path, **look: Any) -> None:
         if not self:
@@ -110,8 +115,12 @@ def each(
         numbered = enumerate(images, 1)
         readable = _readable(in_threads(attempt, numbered) if size > 1 else map(attempt, numbered), unreadable)
         while some := list(islice(readable, size)):
+            began = time.perf_counter()
             with within():  # not while the caller has the results, who may ask the model something else
                 found = answer(some)
+            log.debug(
+                "%s answered in %.2f s, from %s on", plural(len(some), "image"), time.perf_counter() - began, some[0][0]
+            )
             yield from found
 
     return results() if isinstance(images, Iterator) else ResultList(results())

@@ -19,6 +19,8 @@ from tqdm import tqdm
 
 SECONDS = 30.0
 """Between two lines of progress if standard error is not a terminal."""
+_quiet = False
+"""Whether `complain` prints errors alone, and no progress is shown: set by `log_to_terminal`."""
 
 
 def progress(
@@ -26,11 +28,11 @@ def progress(
 ) -> tqdm:
     """Return a tqdm bar over `items`, or one to `update` manually, on standard error.
 
-    If that is not a terminal (a pipe, a log file), it prints a line every 30 seconds instead.
+    If that is not a terminal (a pipe, a log file), it prints a line every 30 seconds instead; with --quiet, none.
     """
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     kind = tqdm
-    if sys.stderr is None:  # closed by the parent process
+    if _quiet or sys.stderr is None:  # closed by the parent process
         options = {"disable": True}
     elif not sys.stderr.isatty():
         kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
@@ -69,10 +71,11 @@ def signed(value: float) -> str:
     return f"{value:+.3f}" if not value or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
-def complain(text: str) -> None:
-    """Print one line on standard error, above any progress bar, prefixed with the name of the program."""
-    if sys.stderr is not None:
-        _write(f"vision-attn: {printable(text)}", sys.stderr)
+def complain(text: str, by: str = "vision-attn", *, error: bool = False) -> None:
+    """Print one line on standard error, above any progress bar, prefixed with the name of the program, or of the
+    library that complains. With --quiet, only if it is an error."""
+    if sys.stderr is not None and (error or not _quiet):
+        _write(printable(f"{by}: {text}"), sys.stderr)
 
 
 _unread: dict[Any, BrokenPipeError] | None = None
@@ -160,11 +163,16 @@ def reason_of(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
-def log_to_terminal() -> None:
-    """Print `logging` messages with `complain`, of other libraries warnings alone, unless logging is configured
-    already. What Pillow says of damaged files is left out, for our errors name those."""
+def log_to_terminal(*, quiet: bool = False, verbose: bool = False) -> None:
+    """Print `logging` messages with `complain`, of other libraries warnings alone and under their names, unless logging
+    is configured already. What Pillow says of damaged files is left out, for our errors name those.
+
+    quiet: errors alone, also of `complain`, and no progress. verbose: also messages of this package for debugging.
+    """
+    global _quiet
+    _quiet = quiet
     logging.basicConfig(handlers=[_Complaints()], level=logging.WARNING)
-    logging.getLogger("vision_attn").setLevel(logging.INFO)
+    logging.getLogger("vision_attn").setLevel(logging.DEBUG if verbose else logging.INFO)
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -172,7 +180,9 @@ def log_to_terminal() -> None:
 class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            complain(record.getMessage())
+            library = record.name.partition(".")[0]
+            by = "vision-attn" if library == "vision_attn" else library
+            complain(record.getMessage(), by, error=record.levelno >= logging.ERROR)
         except Exception:
             self.handleError(record)
 

@@ -6,6 +6,7 @@ others. Files are compared by identity: links and other spellings of a name are 
 such as in a notebook, nothing is checked.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ class _Command:
 
 
 _command: _Command | None = None
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -49,6 +51,8 @@ def reads(path: str | Path) -> None:
     key = _identity(path)
     if key in _command.outputs:
         raise UserError(_refusal(path, _command.outputs[key]))
+    if key not in _command.inputs:
+        log.debug("reading %s", path)
     _command.inputs.setdefault(key, os.path.abspath(path))
 
 
@@ -87,6 +91,8 @@ def check_replaced(path: str | Path, option: str | None = None) -> None:
     another option."""
     if _command is None:
         return
+    if not option:
+        log.debug("writing %s", path)
     if option and _command.outputs.get(_identity(path), option) != option:
         raise UserError(f"{path} would be written twice: name another place with {option}")
     if not os.path.lexists(path):

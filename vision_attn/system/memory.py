@@ -5,11 +5,14 @@ import atexit
 import ctypes
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from vision_attn.system.console import reason_of
 
 MEMINFO = Path("/proc/meminfo")
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
@@ -19,7 +22,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 2**30
 ENOUGH = 2**33
 """Bytes of address space in which any build of PyTorch can be imported."""
-_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "failed to map segment")
+_SIGNS = (
+    "out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "bad_alloc",
+    "status_alloc_failed", "failed to map segment",
+)  # fmt: skip
 _SIGNS_UNDER_A_LIMIT = ("could not create a primitive", "can't start new thread", "shared object file")
 """What libraries say where memory is short. The others have further causes, and count where memory is limited."""
 
@@ -73,6 +79,12 @@ def is_short_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def shortage(error: BaseException) -> str:
+    """What an error that says that memory is short says of it, without the advice of its library."""
+    asked = re.search(r"tried to allocate [\d.,]*\d \w+", str(error), re.IGNORECASE)
+    return f"t{asked[0][1:]}" if asked else reason_of(error)
 
 
 def way_out() -> str:

@@ -62,7 +62,7 @@ class Answering(Task):
     of equal weights each counts by its share (see `on_largest`).
     """
 
-    kind, unit = "model that answers questions", "question"
+    kind, unit, verb = "model that answers questions", "question", "answer"
     own = ("model.linear", "model.lowest", "model.since_lowest")
     model: Answerer
     encoder: Encoder | None
@@ -125,7 +125,8 @@ class Answering(Task):
 
     def _support(self, batch: QuestionBatch) -> Bool[Tensor, "B N L"]:
         """Which facts the answer follows from: sentences, or regions whose centres lie in the boxes of objects."""
-        if batch.boxes is None:
+        if batch.boxes is None or self.encoder is None:
+            assert batch.support is not None
             return batch.support
         middle = centres(*self.encoder.grid, self.encoder.extent()).to(batch.boxes)
         corners = batch.boxes[:, :, None].unflatten(-1, (2, 2))
@@ -178,6 +179,7 @@ class Answering(Task):
             stories = [AnsweredStory(one.text, one.facts, one.support, one.answer, *answer) for one, *answer in answers]
             return [write_story_hops(folder / "index.html", stories, scored=self.model.scored)]
         pictures = [Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) for image in batch.facts]
+        assert batch.boxes is not None
         grid, extent = self.encoder.grid, self.encoder.extent()
         images = [
             AnsweredImage(one.text, one.answer, word, probability, maps.unflatten(1, grid), picture, boxes, extent)

@@ -56,7 +56,7 @@ class Captioning(Describing):
 
     kind = "captioner"
     verb = "caption"
-    chosen_by = "task.validate_with"
+    chosen_by: str | None = "task.validate_with"
     own = ("criteria.", "model.attention.batches", "model.batches")
     criteria: Terms
     evaluators: dict[str, Callable[[], Evaluator]]
@@ -115,14 +115,15 @@ class Captioning(Describing):
     def initialise(self) -> None:
         self.encoder.initialise()
         if self.word_vectors is not None:
-            start_embedding(self.model.embedding, self.vocabulary, self.word_vectors)
+            embedding: Any = self.model.embedding
+            start_embedding(embedding, self.vocabulary, self.word_vectors)
 
     def restart(self, before: Mapping[str, Any]) -> None:
         self.model.restart()
         self.criteria.restart(self.model, before)
 
     def prepare(self, source: Source) -> None:
-        for criterion in self.criteria.values():
+        for criterion in self.criteria.each:
             criterion.prepare(source)
         if not {*ENGLISH}.isdisjoint(self.validate_with):
             self.prepare_evaluation(source)
@@ -136,7 +137,7 @@ class Captioning(Describing):
 
     @property
     def highest_rate(self) -> float | None:
-        return min((part.highest_rate for part in self.criteria.values() if part.highest_rate), default=None)
+        return min((part.highest_rate for part in self.criteria.each if part.highest_rate), default=None)
 
     def compile(self, **options) -> None:
         """Compile the encoder, and the parts of the captioner that support it."""
@@ -194,7 +195,7 @@ class Captioning(Describing):
         for criterion in self.criteria.sampling:
             with weighted_words(self.model):
                 learned = sampled and criterion.learn(self.model, regions, sampled)
-                terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references)))
+                terms.append(criterion.checked(learned or criterion.explore(self.model, regions, references or ())))
         return summed([*terms, statistics])
 
     @torch.no_grad()
@@ -214,7 +215,8 @@ class Captioning(Describing):
             return predicted
         measured = self.criteria.measure(self.model, regions, words)
         best, described = decoded.words[:, :1], results.described
-        probed = {name: new().probe(self.model, regions, best, described) for name, new in self.evaluators.items()}
+        seen = self, predicted.batch, regions, best, described
+        probed = {name: new().examine(*seen) for name, new in self.evaluators.items()}
         return predicted._replace(measured=measured, probed=probed)
 
     @torch.no_grad()

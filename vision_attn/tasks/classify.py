@@ -63,7 +63,8 @@ class Classification(Task):
     verb = "classify"
     own = ("reinforce.", "model.policy.batches")
     model: Classifier
-    reinforce: Reinforce | None
+    reinforce: Any
+    """`Reinforce`, or a module like it; None for a model that samples nothing."""
 
     def __init__(
         self,
@@ -153,6 +154,7 @@ class Classification(Task):
             name = type(self.model).__name__
             raise UserError(f"Classification: box_weight must be 0, because this {name} chooses no locations")
         chosen = glance.locations if glance.choice is None else glance.choice.mean
+        assert chosen is not None
         known = boxes.isfinite().all(dim=-1)
         low, high = boxes.nan_to_num()[:, None, None].unflatten(-1, (2, 2)).unbind(dim=-2)
         distance = (chosen - chosen.clamp(low, high)).square().sum(dim=-1)
@@ -165,6 +167,7 @@ class Classification(Task):
         for each glimpse (Mnih et al. 2014, the rewards of eq. 1)."""
         if self.reward == "last":
             return reward[..., -1]
+        assert glance.choice is not None
         return reward[..., -glance.choice.log_prob.shape[-1] :]
 
     @torch.no_grad()
@@ -227,7 +230,7 @@ class Classification(Task):
                 metrics["answer_entropy"] = content["entropy"][-1]
             with replacing(folder / "glimpses.json") as path:
                 path.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        if total.on_digit is not None:
+        if total.on_digit is not None and total.correct_rows is not None:
             metrics["last_glimpse_on_digit"] = total.on_digit / max(1, total.correct_rows)
         return metrics
 
@@ -248,10 +251,17 @@ class Classification(Task):
         return scaled(Images([fitted(pixels, shape)], shape[0]).sampled(max(shape))[0][None].to(device))
 
     @torch.no_grad()
-    def answer(self, images: Float[Tensor, "B C Y X"] | Images, seed: int) -> list[Answer]:
-        """Classify images as `at_test` says. What is sampled depends on the seed alone."""
+    def answer(
+        self,
+        images: Float[Tensor, "B C Y X"] | Images,
+        seed: int,
+        given: Float[Tensor, "B T P"] | None = None,
+    ) -> list[Answer]:
+        """Classify images as `at_test` says, with glimpses where they are `given` (`Classifier.forward`). What is
+        sampled depends on the seed alone."""
+        places = {} if given is None else {"given": given}
         with self.seeded(seed):
-            glance = self.model(images, **self.options(self.at_test))
+            glance = self.model(images, **self.options(self.at_test), **places)
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
         answers = []
@@ -259,7 +269,7 @@ class Classification(Task):
             one = slice(number, number + 1)
             parts = [None if part is None or part is glance.choice else _of(part, one) for part in glance]
             seen = None if view is None else type(view)(*(part[one] for part in view))
-            answers.append(Answer(self._named(int(each.argmax())), each, ClassifierOutput(*parts), seen))
+            answers.append(Answer(self._named(int(each.argmax())), each, ClassifierOutput._make(parts), seen))
         return answers
 
     @torch.no_grad()
@@ -281,7 +291,7 @@ class Classification(Task):
             raise UserError("this model sees the whole image at once, so there is no figure of it: leave --figure out")
         if isinstance(view, Reads):
             parts = (batch.images, view.boxes, view.sigma, view.patches, glance.log_prob[:, 0].exp(), labels)
-            traces = [ReadTrace(*part, names=self.class_names) for part in zip(*parts, strict=True)]
+            traces = [ReadTrace._make((*part, "", self.class_names)) for part in zip(*parts, strict=True)]
             return reads_figure(traces, paper)
         return glimpses_figure(glimpsed(batch.images, glance, view, labels, self.class_names), paper)
 

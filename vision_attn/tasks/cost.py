@@ -47,7 +47,7 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
             pyramids.add(id(averages))
             total += 3 * averages[1:].numel()
 
-    count = {nn.Linear: linear, nn.Conv2d: convolution, Retina: retina}
+    count: dict[type[nn.Module], Any] = {nn.Linear: linear, nn.Conv2d: convolution, Retina: retina}
     # Attention as plain products: they are counted as such.
     with ExitStack() as hooks, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as products:
         for layer in model.modules():

@@ -11,18 +11,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import END, Captioner, DecodedCaption, Encoder, Fit
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import cropped
-from vision_attn.data.lines.characters import Characters
-from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
+from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.decode import Decoded, Decoding, Strategy
-from vision_attn.geometry.extents import WHOLE
+from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
 from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.tasks.steering import Wanted
 from vision_attn.viz.figures.paper import Paper
 
 
@@ -31,11 +32,12 @@ class Describing(Task):
 
     encoder: Encoder
     model: Captioner
-    vocabulary: Vocabulary | Characters
+    vocabulary: Any
+    """A `Vocabulary`, or `Characters`."""
     decoding: Decoding
 
     @property
-    def resolution(self) -> int | None:
+    def resolution(self) -> int:
         return self.encoder.resolution
 
     @property
@@ -72,7 +74,8 @@ class Describing(Task):
         decoding: Decoding | None = None,
         *,
         placed: bool = True,
-    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
+        steering: Steering | None = None,
+    ) -> list[Any]:
         """The best caption of each of uint8 images (B, 3, S, S), films, or what a cache keeps of them: see `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
@@ -82,16 +85,28 @@ class Describing(Task):
         decoding: other settings than those of this task.
         placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
             long as encoding 16 to 48 images.
+        steering: where the captioner is made to look; see `attention.steered`.
         """
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
         regions = self.regions(images)
-        decoded = self._decode(regions, decoding or self.decoding, number, strategy)
+        decoded = self._decode(regions, decoding or self.decoding, number, strategy, steering)
         if captions is None:
-            return self._described(decoded, regions, placed=placed)
+            return self._described(decoded, regions, placed=placed, steering=steering)
         number = min(captions, decoded.score.shape[1])
-        rows = [self._described(decoded, regions, row, placed=placed) for row in range(number)]
+        rows = [self._described(decoded, regions, row, placed=placed, steering=steering) for row in range(number)]
         return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
+
+    @torch.no_grad()
+    def described_from(
+        self, regions: Float[Tensor, "B L D"], decoding: Decoding, steering: Steering | None = None
+    ) -> list[DecodedCaption]:
+        """The best caption of each image from its annotation vectors."""
+        return self._described(self._decode(regions, decoding, 1, "best", steering), regions, placed=False)
+
+    def steering(self, wanted: Wanted, seen: Sequence[Extent]) -> Steering | None:
+        """The maps of images of whose photographs the encoder sees the parts `seen`; None where none is replaced."""
+        return wanted.steering(self.encoder.layout, self.encoder.extent(), seen)
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
@@ -118,9 +133,17 @@ class Describing(Task):
                 described[mode] = self._described(self._decode(regions, self.decoding), regions, placed=placed)
         return described
 
-    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
+    def _decode(
+        self,
+        regions: Tensor,
+        decoding: Decoding,
+        captions: int = 1,
+        strategy: Strategy = "best",
+        steering: Steering | None = None,
+    ) -> Decoded:
         once = self.content_ids if decoding.content_once else ()
-        return decoding.decode(self.model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
+        model = self.model if steering is None else Steered(self.model, steering, padded=self.encoder.pads)
+        return decoding.decode(model, regions, captions=captions, strategy=strategy, never=(UNKNOWN,), once=once)
 
     @cached_property
     def content_ids(self) -> list[int]:
@@ -129,15 +152,28 @@ class Describing(Task):
         return [index for index, word in enumerate(words) if index > UNKNOWN and is_content(word, function_words)]
 
     def _described(
-        self, decoded: Decoded, regions: Tensor, row: int = 0, *, placed: bool = True
+        self,
+        decoded: Decoded,
+        regions: Tensor,
+        row: int = 0,
+        *,
+        placed: bool = True,
+        steering: Steering | None = None,
     ) -> list[DecodedCaption]:
-        return described(decoded, regions, self.vocabulary, self.encoder, row, placed=placed)
+        captions = described(decoded, regions, self.vocabulary, self.encoder, row, placed=placed)
+        if steering is None:
+            return captions
+        steered = steering.strength.any(dim=2).tolist()
+        return [
+            caption._replace(steered=[t for t, forced in enumerate(words[: caption.steps], start=1) if forced])
+            for caption, words in zip(captions, steered, strict=True)
+        ]
 
 
 def described(
     decoded: Decoded,
     regions: Float[Tensor, "B L D"],
-    vocabulary: Vocabulary | Characters,
+    vocabulary: Any,
     encoder: Encoder,
     row: int = 0,
     *,
@@ -148,12 +184,13 @@ def described(
     placed: whether `extent` tells where maps lie on the image; see `Describing.describe`.
     """
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
-    best = [None if part is None else part[:, row].cpu() for part in decoded]
+    best = Decoded._make(None if part is None else part[:, row].cpu() for part in decoded)
     extent = encoder.extent(decoded.alpha.shape[-1]) if placed and decoded.alpha is not None else WHOLE
     shape = encoder.layout if encoder.frames > 1 else encoder.grid
     captions = []
     for image, size in enumerate(sizes):
-        words, log_prob, score, alpha, region, heads = (None if part is None else part[image] for part in best)
+        one = Decoded._make(None if part is None else part[image] for part in best)
+        words, log_prob, score, alpha, region, heads = one
         length, found = int((words > END).sum()), bool(score.isfinite())
         written = [vocabulary.words[index] for index in words[:length].tolist()]
         captions.append(

@@ -48,7 +48,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
             "an ensemble over annotation vectors whose number differs from image to image is one of runs on the same "
             "vectors"
         )
-    encoder = encoders[0] if len(encoders) == 1 else Concatenated(encoders)
+    joined = None if len(encoders) == 1 else Concatenated(encoders)
     shares = {task: share for kind, share in zip(kinds, _shares(encoders), strict=True) for task in kind}
     model = Ensemble(
         [task.model for task in tasks],
@@ -57,7 +57,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
     )
     whole = Captioning(
         source,
-        encoder=encoder,
+        encoder=encoders[0] if joined is None else joined,
         model=lambda *_: model,
         criteria={},
         evaluators=first.evaluators,
@@ -65,7 +65,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
         **asdict(first.decoding),
     )
     whole.unit = first.unit
-    return whole.eval(), source if len(kinds) == 1 else Together(source, [kind[0] for kind in kinds], encoder)
+    return whole.eval(), source if joined is None else Together(source, [kind[0] for kind in kinds], joined)
 
 
 class Together(Source):

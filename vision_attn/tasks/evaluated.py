@@ -55,7 +55,8 @@ class Group:
                     raise
                 name = type(evaluator).__name__  # one that was added may not cost the others
                 metrics[name] = float("nan")
-                complain(f"{name} failed ({type(error).__name__}: {error}); its metrics are left out")
+                reason = f"{type(error).__name__}: {error}"
+                complain(f"{name} failed ({reason}); its metrics are left out", error=True)
                 continue
             for line in evaluator.notes if notes else ():
                 complain(line)

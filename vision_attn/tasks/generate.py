@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vision_attn.attention.filterbank import Filterbank
@@ -16,8 +16,8 @@ from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
 from vision_attn.data.binary import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.models.draw import DRAW
 from vision_attn.system.checks import check_range
+from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
@@ -56,7 +56,8 @@ class Generation(Task):
     kind = "generator of images"
     verb = "draw"
     uncapturable = ""
-    model: DRAW
+    model: Any
+    """`DRAW`, or a module like it."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Generation(Task):
         if importance_images is not None:
             check_range("Generation", 1, 10**9, importance_images=importance_images)
         shape = shape_drawn(source)
-        self.model, self.grey = model(shape), shape[0] < source.image_shape[0]
+        self.model, self.grey = model(shape), source.image_shape is not None and shape[0] < source.image_shape[0]
         self.binarised = stochastic if binarisation == "stochastic" else fixed
         self.importance_samples, self.importance_images = importance_samples, importance_images
 
@@ -110,21 +111,25 @@ class Generation(Task):
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
         the bound of the same images; and the KL of each time step, written to steps.json."""
         wanted = self.importance_images
-        log_prob, kl, estimates = [], [], []
+        log_prob, kl, estimated = list[Tensor](), list[Tensor](), list[Tensor]()
         for predicted in predictions:
             log_prob.append(predicted.log_prob)
             kl.append(predicted.kl)
             few = () if predicted.images is None else predicted.images[:wanted]
             if len(few):
-                estimates.append(self._estimate(few, seed=len(estimates)))
+                estimated.append(few.bool().cpu())
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
             raise UserError("there are no images to evaluate: the split is empty")
         reconstruction, kl_per_step = -torch.cat(log_prob).cpu().double(), torch.cat(kl).cpu().double()
         bound = reconstruction + kl_per_step.sum(dim=1)
-        metrics = {"bound": bound.mean(), "reconstruction": reconstruction.mean(), "kl": kl_per_step.sum(dim=1).mean()}
-        if estimates:
-            estimate = -torch.cat(estimates).double()
+        metrics: dict[str, Any] = {
+            "bound": bound.mean(),
+            "reconstruction": reconstruction.mean(),
+            "kl": kl_per_step.sum(dim=1).mean(),
+        }
+        if estimated:
+            estimate = -self._estimates(estimated).double()
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
@@ -132,22 +137,32 @@ class Generation(Task):
                 path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}
 
-    def _estimate(self, images: Float[Tensor, "B C Y X"], seed: int) -> Float[Tensor, "B"]:
-        """`log_likelihood`, on the device of the model, with random numbers that depend on `seed` alone."""
-        with self.seeded(seed):
-            return self.log_likelihood(images.to(next(self.parameters()).device)).cpu()
+    def _estimates(self, batches: Sequence[Bool[Tensor, "_ C Y X"]]) -> Float[Tensor, "N"]:
+        """`log_likelihood` of binary images, on the device of the model, with random numbers that depend on the number
+        of the batch alone. It takes much longer than the bound, so it has a progress of its own."""
+        place, found = next(self.parameters()), []
+        bar = progress(what="log p(x)", unit="sample", total=len(batches) * self.importance_samples)
+        with bar:
+            for seed, images in enumerate(batches):
+                with self.seeded(seed):
+                    found.append(self.log_likelihood(images.to(place).float(), bar.update).cpu())
+        return torch.cat(found)
 
     @torch.no_grad()
-    def log_likelihood(self, images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B"]:
+    def log_likelihood(
+        self, images: Float[Tensor, "B C Y X"], sampled: Callable[[], object] = lambda: None
+    ) -> Float[Tensor, "B"]:
         """Estimate log p(x) of binary images in nats by importance sampling: log 1/k sum_k p(x | z_k) p(z_k) /
         q(z_k | x) with k reconstructions of each image (Burda et al. 2016, eq. 8).
 
-        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows.
+        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows. `sampled` is called
+        after each of the k.
         """
         weights = []
         for _ in range(self.importance_samples):
             drawing = self.model(images)
             weights.append(drawing.log_prob + drawing.log_ratio.sum(dim=1))
+            sampled()
         return torch.stack(weights).logsumexp(dim=0) - math.log(self.importance_samples)
 
     @torch.no_grad()
@@ -199,10 +214,11 @@ def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B
     return torch.stack(canvases, dim=1).sigmoid()
 
 
-def rectangles(part: nn.Module, windows: tuple[Window | None, ...]) -> Rectangles | None:
+def rectangles(part: Any, windows: tuple[Window | None, ...]) -> Rectangles | None:
     """The rectangle that each time step read or wrote, for pictures; None for a model without attention."""
-    if None in windows:
+    placed = [window for window in windows if window is not None]
+    if len(placed) < len(windows):
         return None
     filterbank: Filterbank = part.filterbank
-    boxes = torch.cat([filterbank.boxes(window) for window in windows], dim=1)
-    return Rectangles(boxes, torch.cat([window.sigma for window in windows], dim=1))
+    boxes = torch.cat([filterbank.boxes(window) for window in placed], dim=1)
+    return Rectangles(boxes, torch.cat([window.sigma for window in placed], dim=1))

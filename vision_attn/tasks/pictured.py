@@ -72,6 +72,7 @@ def pictured(
     found = []
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
         if given is not None:
+            assert isinstance(encoder, Encoder)
             found.append(_over_objects(caption, file, given, encoder))
         elif file is not None and encoder.frames > 1:
             found.append((strip(open_film(file, encoder.frames), encoder.fit), caption, WHOLE))
@@ -95,11 +96,11 @@ def _over_objects(
 ) -> tuple[Image.Image, DecodedCaption, Extent]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""
-    boxes = None
-    if encoder.grid[0] == 1 and described.alpha is not None:
+    boxes, seen = None, described.seen
+    if encoder.grid[0] == 1 and seen is not None:
         boxes = read_boxes(vectors, lambda: open_photograph(file).size)
-    if boxes is not None:
-        alpha = over_photograph(described.seen[:, None], boxes)
+    if boxes is not None and seen is not None:
+        alpha = over_photograph(seen[:, None], boxes)
         described = described._replace(alpha=alpha, region=None, heads=None)
         return open_photograph(file, at_least=PICTURE), described, WHOLE
     if encoder.pads:

@@ -27,7 +27,7 @@ from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.function_words import Language, content_marks, function_words_of
 from vision_attn.system.errors import UserError
-from vision_attn.task import Source, Task
+from vision_attn.task import Batch, Source, Task
 from vision_attn.tasks.evaluated import Predicted, evaluated
 from vision_attn.tasks.pictured import figure_of, write_pages
 from vision_attn.viz.figures.paper import Paper
@@ -96,7 +96,7 @@ class PretrainedCaptioning(Task):
         self.model, self.opened = model.module, model
         self.content_words = frozenset() if source is None else source.content_words
         theirs = generation_config(model.module)
-        numbers = {
+        numbers: dict[str, Any] = {
             "beams": theirs.num_beams or 1,
             "max_words": theirs.max_new_tokens or theirs.max_length or MOST_WORDS,
             "min_words": theirs.min_new_tokens or 0,
@@ -107,8 +107,8 @@ class PretrainedCaptioning(Task):
         }
         numbers["max_words"] = min(numbers["max_words"], 1000)
         numbers["min_words"] = min(numbers["min_words"], numbers["max_words"])
-        self.own = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
-        self.decoding = self.own.changed(**settings.decoding)
+        self.usual = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
+        self.decoding = self.usual.changed(**settings.decoding)
         self._told = False
         self.language: Language | None = None
 
@@ -125,6 +125,10 @@ class PretrainedCaptioning(Task):
         settings = {name: value for name, value in asdict(self.decoding).items() if name in (*OPTIONS, "prompt")}
         return settings | {"dtype": str(self.model.dtype).removeprefix("torch.")}
 
+    def steering(self, wanted: Any, seen: Sequence[Extent]) -> None:
+        """Raises UserError: maps of transformers are recorded, not replaced."""
+        raise UserError("a captioner of transformers cannot be steered: attend is for runs of this package")
+
     def describe(
         self,
         images: Sequence[Image.Image],
@@ -133,7 +137,8 @@ class PretrainedCaptioning(Task):
         decoding: Generating | None = None,
         *,
         placed: bool = True,
-    ) -> list[DecodedCaption] | list[list[DecodedCaption]]:
+        steering: None = None,
+    ) -> list[Any]:
         """The best caption of each picture, or a list of `captions` of each: see `Describing.describe`. There is no
         strategy "diverse". Raises UserError for settings that `generate` does not have."""
         decoding, number = decoding or self.decoding, captions or 1
@@ -155,7 +160,7 @@ class PretrainedCaptioning(Task):
 
     def _options(self, decoding: Generating, number: int, strategy: Strategy) -> dict[str, Any]:
         """The arguments of `generate` for what differs from the model's own settings."""
-        given, own = asdict(decoding), asdict(self.own)
+        given, own = asdict(decoding), asdict(self.usual)
         for name in given.keys() - OPTIONS.keys() - {"prompt"}:
             if given[name] != own[name]:
                 raise UserError(f"{name} is no setting of captioners of transformers: they have {', '.join(OPTIONS)}")
@@ -174,6 +179,7 @@ class PretrainedCaptioning(Task):
 
     def _extent(self, generation: Generation, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
         """Where the maps of a picture of this size lie on it, measured once for each shape."""
+        assert generation.tokens is not None
         shape = round(size[0] / size[1], 2), generation.tokens.grid
         if shape not in self._extents:
             self._extents[shape] = extent_of_tokens(self.opened, *generation.patches(self.opened, inputs), size)
@@ -184,7 +190,7 @@ class PretrainedCaptioning(Task):
         return {}
 
     @torch.no_grad()
-    def predict(self, batch: CaptionBatch, *, full: bool = False) -> Predicted:
+    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
         pictures, references = list(_pictures(batch.images)), _references(batch)
         described = self.describe(pictures, placed=any(boxes is not None for boxes in batch.boxes))
         caption = Caption(self.log_prob_of(pictures, references)) if ends_of(self.opened) else None

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.contracts import Glimpses
+from vision_attn.contracts import Glimpses, Reads
 from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
@@ -79,7 +79,7 @@ class CaptionSubject(Subject):
         ids = ids.to(self.device)
         return [
             Question(word, Word(ids[: number + 1], number), content)
-            for number, (word, content) in enumerate(zip(caption.words, caption.content, strict=True))
+            for number, (word, content) in enumerate(zip(caption.words, caption.content or (), strict=True))
         ]
 
     def methods(self, image: Float[Tensor, "3 S S"]) -> list[str]:
@@ -107,7 +107,8 @@ class CaptionSubject(Subject):
         regions = self.inputs(image).requires_grad_()
         with torch.enable_grad():
             (gradient,) = torch.autograd.grad(self.value(regions, target).sum(), regions)
-        return tuple(one.detach().mT.unflatten(2, self.task.encoder.grid) for one in (regions, gradient))
+        grid = self.task.encoder.grid
+        return regions.detach().mT.unflatten(2, grid), gradient.mT.unflatten(2, grid)
 
     def map(self, method: str, image: Float[Tensor, "3 S S"], target: Word) -> Map:
         if method == "attention":
@@ -141,13 +142,13 @@ class GlimpseSubject(Subject):
 
     def __init__(self, task: Classification, device: torch.device, seed: int) -> None:
         self.task, self.module, self.device, self.seed = task, task.model, device, seed
-        channels, *sides = task.image_shape
-        self.mode, self.size = "RGB" if channels == 3 else "L", tuple(side or SIDE for side in sides)
+        channels, height, width = task.image_shape
+        self.mode, self.size = "RGB" if channels == 3 else "L", (height or SIDE, width or SIDE)
 
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
         pixels = np.array(picture.convert(self.mode).resize(self.size[::-1], Image.Resampling.BICUBIC))
-        pixels = torch.from_numpy(pixels.reshape(*self.size, -1)).permute(2, 0, 1)
-        return pixels.float().to(self.device) / 255
+        image = torch.from_numpy(pixels.reshape(*self.size, -1)).permute(2, 0, 1)
+        return image.float().to(self.device) / 255
 
     @torch.no_grad()
     def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
@@ -182,6 +183,7 @@ class GlimpseSubject(Subject):
             centres = glance.locations[0, 0].cpu()
             boxes = torch.cat([centres - half, centres + half], dim=1)
         else:
+            assert isinstance(view, Reads)
             boxes = view.boxes[0].cpu()
         rows, columns = regions_of(self.size)
         across, down = (

@@ -19,12 +19,14 @@ class Terms(nn.ModuleDict):
         """Raises UserError if the captioner samples where to look and no criterion trains that."""
         if criteria is None:
             criteria = {"likelihood": Likelihood, "penalty": DoublyStochastic, "looks": ReinforceAttention}
-        super().__init__({name: criterion(model) for name, criterion in criteria.items()})
-        self.num_runs = max((criterion.num_runs for criterion in self.values()), default=1)
+        made = {name: criterion(model) for name, criterion in criteria.items()}
+        super().__init__(made)
+        self.each = [*made.values()]
+        self.num_runs = max((criterion.num_runs for criterion in self.each), default=1)
         """How often each given caption is run."""
-        self.given = [criterion for criterion in self.values() if not criterion.samples]
+        self.given = [criterion for criterion in self.each if not criterion.samples]
         """Those of given captions."""
-        self.sampling = [criterion for criterion in self.values() if criterion.samples]
+        self.sampling = [criterion for criterion in self.each if criterion.samples]
         """Those that sample captions."""
         if model.reinforced and self.given and not any(criterion.estimates for criterion in self.given):
             looks = f"--task.criteria.looks={ReinforceAttention.__module__}.{ReinforceAttention.__qualname__}"
@@ -32,13 +34,13 @@ class Terms(nn.ModuleDict):
 
     def measure(self, model: Captioner, regions: Tensor, words: Tensor) -> dict[str, float]:
         """What all criteria measure of a batch of evaluation."""
-        measured = (criterion.measure(model, regions, words) for criterion in self.values())
+        measured = (criterion.measure(model, regions, words) for criterion in self.each)
         return {name: float(value) for each in measured for name, value in each.items()}
 
     def restart(self, model: Captioner, before: Mapping[str, Any]) -> None:
         """Restart the criteria that the task whose config was `before` did not have."""
         criteria = (before.get("init_args") or {}).get("criteria") or {}
         had = {part if isinstance(part, str) else part["class_path"] for part in criteria.values()}
-        for criterion in self.values():
+        for criterion in self.each:
             if f"{type(criterion).__module__}.{type(criterion).__qualname__}" not in had:
                 criterion.restart(model)

@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from vision_attn.attention.steered import Steering
 from vision_attn.contracts import Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
@@ -53,14 +54,21 @@ class Transcription(Captioning):
         errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
         return [*errors, *maps, *glimpses]
 
-    def _decode(self, regions: Tensor, decoding: Decoding, captions: int = 1, strategy: Strategy = "best") -> Decoded:
+    def _decode(
+        self,
+        regions: Tensor,
+        decoding: Decoding,
+        captions: int = 1,
+        strategy: Strategy = "best",
+        steering: Steering | None = None,
+    ) -> Decoded:
         frames = self.model.frames(regions)
         if frames is None or strategy != "best":
-            return super()._decode(regions, decoding, captions, strategy)
+            return super()._decode(regions, decoding, captions, strategy, steering)
         return self._decode_labels(frames, decoding, captions)
 
     def _decode_labels(self, frames: Tensor, decoding: Decoding, captions: int = 1) -> Decoded:
-        beams, rules = max(decoding.beams, captions), {"max_words": decoding.max_words, "never": (UNKNOWN,)}
+        beams, rules = max(decoding.beams, captions), dict[str, Any](max_words=decoding.max_words, never=(UNKNOWN,))
         return best_path(frames, **rules) if beams == 1 else prefix_beam_search(frames, beams=beams, **rules)
 
     @torch.no_grad()
@@ -100,7 +108,9 @@ class Transcription(Captioning):
 
     def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """The glimpses of one strip up to END."""
-        locations, seen = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
+        found = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
+        assert found is not None
+        locations, seen = found
         return GlimpseTrace(regions.mT, locations[0], seen.patches[0], label=None, said=0)
 
     def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:

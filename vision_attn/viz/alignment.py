@@ -125,9 +125,10 @@ def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Trans
 
 def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
     """The picture and the animation of glimpses. The transcript takes the place of a class."""
-    label, names = None, (item.text or "nothing",)
+    assert item.glimpses is not None
+    label, names = None, [item.text or "nothing"]
     if reference:
-        label, names = int(item.text != reference), (*names, reference)
+        label, names = int(item.text != reference), [*names, reference]
     trace = item.glimpses._replace(label=label, names=names)
     return [write_glimpses(f"{path}.png", trace), write_animation(f"{path}.gif", trace)]
 

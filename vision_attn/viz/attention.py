@@ -119,14 +119,15 @@ def attention_sheet(
     maps = None if alpha is None else shares(alpha)
     tops = [] if maps is None else ends(maps, scale)
     for step, (word, note, top) in enumerate(zip(words, _notes(words, maps, log_prob), tops, strict=maps is not None)):
+        assert maps is not None and alpha is not None  # there are no tops without
         pictures = [overlaid(plain, maps[step], overlay, extent=extent, seen=seen, top=top)]
         if regions is not None:
-            pictures.insert(0, squared(plain, cell(int(regions[step]), *alpha.shape[1:], extent)))
+            pictures.insert(0, squared(plain, cell(int(regions[step]), alpha.shape[1], alpha.shape[2], extent)))
         above, *below = (boxed(drawn, (boxes or {}).get(shown(word), ())) for drawn in pictures)
         panels.append(Panel(above, shown(word), note, *below))
     caption = (joined(words) or "no words") if caption is None else caption
-    boxes = f"boxes: {truth}" if any((boxes or {}).get(shown(word)) for word in words) else ""
-    remark = _remark(words, alpha, log_prob, boxes)
+    told = f"boxes: {truth}" if any((boxes or {}).get(shown(word)) for word in words) else ""
+    remark = _remark(words, alpha, log_prob, told)
     bar = None if maps is None or not len(words) else scale_bar(maps, overlay, scale)
     return sheet(panels, caption=caption, title=title, remark=remark, legend=LEGEND, bar=bar)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw
 
@@ -75,8 +76,8 @@ def write_pictures(
 
 def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> list[Path]:
     """Write the sheet of one item as a PNG, and of a film also a GIF next to it. Returns the paths."""
-    options = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob, "extent": item.extent}
-    options |= {"seen": item.seen, "overlay": overlay, "scale": scale}
+    options: dict[str, Any] = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob}
+    options |= {"extent": item.extent, "seen": item.seen, "overlay": overlay, "scale": scale}
     if item.frames == 1 or item.alpha is None:
         options["regions"] = item.regions
         return [write_sheet(path, item.picture, item.words, item.alpha, **options)]
@@ -101,7 +102,7 @@ def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VI
     for step, top in enumerate(ends(maps, scale)):
         picture = overlaid(plain, maps[step], overlay, extent=item.extent, seen=item.seen, top=top)
         if item.regions is not None:
-            picture = boxed(picture, [cell(int(item.regions[step]), *item.alpha.shape[1:], item.extent)])
+            picture = boxed(picture, [cell(int(item.regions[step]), maps.shape[1], maps.shape[2], item.extent)])
         frames.append(told(picture, step))
     frames.append(told(outlined(plain, item.seen), None))
     return save_animation(path, frames, None, [PACE] * (len(frames) - 1) + [LAST_FRAME])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -41,6 +42,7 @@ def write_classified(
     if view is None:
         return []
     if isinstance(view, Reads):
+        assert isinstance(images, Tensor)
         reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
         still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
@@ -74,11 +76,13 @@ def glimpsed(
     names: Sequence[str],
 ) -> list[GlimpseTrace]:
     """What pictures show of the first copy of each image. Large images are reduced."""
-    extents = [None] * len(images)
+    assert glance.locations is not None
+    extents: list[Any] = [None] * len(images)
+    shown: Any = images
     if isinstance(images, Images):
         extents = [tuple(extent) for extent in images.extents.tolist()]
-        images = [image.float() / 255 for image in images.sampled(DRAWN)]
+        shown = [image.float() / 255 for image in images.sampled(DRAWN)]
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
-    parts = zip(images, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
-    return [GlimpseTrace(*part[:6], extent=part[6], names=names) for part in parts]
+    parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
+    return [GlimpseTrace._make((*part[:6], "", part[6], names)) for part in parts]

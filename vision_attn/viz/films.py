@@ -109,8 +109,7 @@ def film_sheet(
         note += "" if row == 0 or log_prob is None else f" · p {math.exp(log_prob[row - 1]):.2f}"
         drawn = [outlined(frame, seen) for frame in film]
         if row:
-            options = {"extent": extent, "seen": seen, "top": tops[row - 1]}
-            drawn = film_overlaid(film, maps[row - 1], overlay, **options)
+            drawn = film_overlaid(film, maps[row - 1], overlay, extent=extent, seen=seen, top=tops[row - 1])
         colour = DARK.ink if row else DARK.quiet
         draw.text((MARGIN, top + height // 2), type_.shortened(told, 19, LABEL - 12), colour, type_.font(19), "ls")
         draw.text((MARGIN, top + height // 2 + 20), note, DARK.quiet, type_.font(13), "ls")

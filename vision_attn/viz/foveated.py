@@ -71,10 +71,10 @@ class GlimpseTrace(NamedTuple):
 
 def checked(trace: GlimpseTrace) -> GlimpseTrace:
     """Return `trace` on the CPU in float32. Raises a UserError that names the tensors that do not fit each other."""
-    image, locations, patches, probabilities = (
-        tensor if tensor is None else tensor.detach().float().cpu()
-        for tensor in (trace.image, trace.locations, trace.patches, trace.probabilities)
+    image, locations, patches = (
+        tensor.detach().float().cpu() for tensor in (trace.image, trace.locations, trace.patches)
     )
+    probabilities = None if trace.probabilities is None else trace.probabilities.detach().float().cpu()
     name = trace.title or "glimpses"
     if image.ndim != 3 or image.shape[0] not in (1, 3) or 0 in image.shape:
         raise UserError(f"{name}: an image is (1 or 3, Y, X), this one is {tuple(image.shape)}")

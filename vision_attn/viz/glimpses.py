@@ -151,7 +151,7 @@ def _example(trace: GlimpseTrace | None) -> Image.Image | None:
     if trace is None:
         return None
     ink, said = _colour(trace.right), f"said {trace.named(trace.said)}"
-    truth = f"is {trace.named(trace.label)}" if trace.right is False else ""
+    truth = "" if trace.label is None or trace.right else f"is {trace.named(trace.label)}"
     sure = "" if trace.probabilities is None else f"p {trace.probabilities[-1, trace.said]:.2f}"
     plain = fitted(as_picture(trace.image), _side(trace, PANEL))
     path = Panel(_framed(traced(plain, trace), trace), said, sure)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ TITLE = "What each hop read"
 CHOSEN = (
     " The second half of the page are wrong answers, however rare: the first ones of the split, if there are as many."
 )
-SUPPORT = "Sentences with a bar are those that the answer follows from." + CHOSEN
+SUPPORT = "Sentences with a bar are those that the answer follows from."
 STORIES = "The stronger a cell, the more weight the sentence has in that hop; the number is its weight in percent. "
 LINEAR = (
     "This model is still in its linear start, without the softmax of its hops: facts have scores of any sign, not "
@@ -51,7 +51,8 @@ class AnsweredStory(NamedTuple):
     """The sentences of the story, in order."""
     support: Sequence[int]
     """The positions of those that the answer follows from."""
-    answer: str
+    answer: str | None
+    """None where it is not known."""
     said: str
     probability: float
     """The probability of `said`."""
@@ -63,7 +64,8 @@ class AnsweredImage(NamedTuple):
     """A question about an image, and how it was answered."""
 
     question: str
-    answer: str
+    answer: str | None
+    """None where it is not known."""
     said: str
     probability: float
     alpha: Float[Tensor, "K Y X"]
@@ -74,12 +76,15 @@ class AnsweredImage(NamedTuple):
     extent: Extent
 
 
-def write_story_hops(path: Path, stories: Sequence[AnsweredStory], *, scored: bool = False) -> Path:
+def write_story_hops(
+    path: Path, stories: Sequence[AnsweredStory], *, scored: bool = False, chosen: bool = True
+) -> Path:
     """Write an HTML page of stories, with a row for each sentence and a column for each hop. Returns its path.
 
-    scored: `alpha` are scores of any sign, of a model without softmax.
+    scored: `alpha` are scores of any sign, of a model without softmax. chosen: the second half are wrong answers.
     """
-    guide = (SCORED_STORIES if scored else STORIES) + SUPPORT
+    known = any(one.support for one in stories)
+    guide = (SCORED_STORIES if scored else STORIES) + SUPPORT * known + CHOSEN * chosen
     return write_html(path, "stories.html", stories=[_story(one, scored) for one in stories], title=TITLE, guide=guide)
 
 
@@ -104,7 +109,8 @@ class _Story(NamedTuple):
 
     question: str
     said: str
-    right: bool
+    right: bool | None
+    """None where the answer is not known."""
     told: str
     hops: int
     rows: list[_Row]
@@ -118,12 +124,13 @@ def _story(story: AnsweredStory, scored: bool) -> _Story:
         row = weights[later] if later < len(weights) else [0.0] * hops
         cells = map(_score, row, largest) if scored else map(_weight, row)
         rows.append(_Row(fact, place in story.support, list(cells)))
-    return _Story(story.question, story.said, story.said == story.answer, _told(story), hops, rows)
+    right = None if story.answer is None else story.said == story.answer
+    return _Story(story.question, story.said, right, _told(story), hops, rows)
 
 
 def _told(answered: "AnsweredStory | AnsweredImage") -> str:
     """What follows what was said: its probability and, if it is wrong, the answer."""
-    correct = "" if answered.said == answered.answer else f", correct: {answered.answer}"
+    correct = "" if answered.answer in (None, answered.said) else f", correct: {answered.answer}"
     return f" (probability {answered.probability:.2f}){correct}"
 
 
@@ -146,18 +153,29 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: b
     scored: `alpha` are scores of any sign, of a model without softmax. A hop then has two panels: what is above 0, and
     what is below.
     """
-    items = [_item(number, image, scored) for number, image in enumerate(images, start=1)]
-    guide = (SCORED_IMAGES if scored else IMAGES) + BOXES + CHOSEN
-    paths = [write_page(folder / "index.html", items, title=TITLE, guide=guide, unit="map" if scored else "hop")]
-    title = "scores, still without softmax" if scored else ""
+    items = [hops_item(f"question {number}", image, scored) for number, image in enumerate(images, start=1)]
+    paths = [write_hops_page(folder / "index.html", items, scored=scored, more=BOXES + CHOSEN)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
-        path, options = folder / picture_name(number, "hops.png"), {"boxes": item.boxes, "extent": item.extent}
-        options |= {"caption": item.question, "title": title, "truth": TRUE}
-        paths.append(write_sheet(path, item.picture, item.words, item.alpha, **options))
+        paths.append(write_hops_sheet(folder / picture_name(number, "hops.png"), item, scored=scored))
     return paths
 
 
-def _item(number: int, image: AnsweredImage, scored: bool) -> PageItem:
+def write_hops_page(path: Path, items: Sequence[PageItem], *, scored: bool, more: str = "", **look: Any) -> Path:
+    """Write the page of `hops_item`s. more: ends the line below its title. look: `overlay` and `scale`. Returns its
+    path."""
+    guide = (SCORED_IMAGES if scored else IMAGES) + more
+    return write_page(path, items, title=TITLE, guide=guide, unit="map" if scored else "hop", **look)
+
+
+def write_hops_sheet(path: Path, item: PageItem, *, scored: bool, **look: Any) -> Path:
+    """Write the picture of a `hops_item`, with a panel for each hop. look: `overlay` and `scale`. Returns its path."""
+    title = "scores, still without softmax" if scored else ""
+    options = {"boxes": item.boxes, "extent": item.extent, "seen": item.seen, "caption": item.question}
+    return write_sheet(path, item.picture, item.words, item.alpha, title=title, truth=TRUE, **options, **look)
+
+
+def hops_item(title: str, image: AnsweredImage, scored: bool) -> PageItem:
+    """An image as an item of a page: its words are the hops, of scores those above 0 and those below."""
     known, names, maps, boxes = [box for box in image.boxes if not isnan(box[0])], [], [], {}
     for hop, alpha in enumerate(image.alpha):
         for name, shown in _halves(f"hop {hop + 1}", alpha) if scored else [(f"hop {hop + 1}", alpha)]:
@@ -166,8 +184,8 @@ def _item(number: int, image: AnsweredImage, scored: bool) -> PageItem:
             boxes[name] = known[hop : hop + 1]
     question = f"{image.question} {image.said}{_told(image)}"
     boxes = {name: some for name, some in boxes.items() if some}
-    given = {"boxes": boxes, "extent": image.extent, "question": question}
-    return PageItem(f"question {number}", image.picture, names, torch.stack(maps), **given)
+    alpha = torch.stack(maps)
+    return PageItem(title, image.picture, names, alpha, boxes=boxes, extent=image.extent, question=question)
 
 
 def _halves(hop: str, scores: Float[Tensor, "Y X"]) -> list[tuple[str, Float[Tensor, "Y X"]]]:

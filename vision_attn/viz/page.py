@@ -203,9 +203,9 @@ def _figure(item: PageItem, unit: Unit) -> _Figure:
     drawn, mapped = max(item.picture.width // item.frames, item.picture.height) <= DRAWN, item.alpha is not None
     between = [" "] * (len(item.words) - 1) + [""] if unit == "character" else gaps(item.words)
     at_rest = item.rest
-    if at_rest is None and mapped and unit != "character":
+    if at_rest is None and item.alpha is not None and unit != "character":
         at_rest = sharpest_word(item.words, item.alpha, item.content)
-    rows, columns = item.alpha.shape[-2:] if mapped else (1, 1)
+    rows, columns = (1, 1) if item.alpha is None else item.alpha.shape[-2:]
     return _Figure(
         item=item,
         source=_source(item.picture, drawn, item.frames),
@@ -259,6 +259,7 @@ def _encoded(content: bytes) -> str:
 
 def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word]:
     """Yield each word with its map and description."""
+    assert item.alpha is not None
     times = times_of(item.picture)
     alpha, layers = weights(item.alpha), None if item.layers is None else _layers(item.layers)
     for step, word in enumerate(item.words):

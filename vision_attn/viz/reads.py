@@ -80,8 +80,8 @@ def write_reads(
             value, said = probabilities[number, step].max(0)
             says = _said(int(said), labels[number], names), f" {value:.2f}"
             _read(panel, patches[number, step], says, _colour(int(said), labels[number]))
-        said = int(probabilities[number, -1].argmax())
-        rows.append([_verdict(plain.size, labels[number], said, names), *answers])
+        last = int(probabilities[number, -1].argmax())
+        rows.append([_verdict(plain.size, labels[number], last, names), *answers])
     heads = ["image", *(f"read {step + 1}" for step in range(num_steps))]
     beside = min(len(images), max(1, ACROSS // len(heads)))
     down = -(-len(images) // beside)
@@ -113,8 +113,8 @@ def write_reads_animation(
         parts = zip(panels, said, labels, strict=True)
         answered = [_answered(panel, row[step], label, names) for panel, row, label in parts]
         frames.append(side_by_side(answered, f"read {step + 1} of {num_steps}"))
-    parts = zip(images, said, labels, strict=True)
-    answered = [_answered(enlarged(image, side), row[-1], label, names, final=True) for image, row, label in parts]
+    whole = zip(images, said, labels, strict=True)
+    answered = [_answered(enlarged(image, side), row[-1], label, names, final=True) for image, row, label in whole]
     return write_frames(path, [*frames, side_by_side(answered, "answers")], FRAME)
 
 

@@ -17,7 +17,8 @@ def listening(host: str, port: int) -> socket.socket:
         raise UserError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
     found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
     family, *_, place = min(found, key=lambda one: one[0] != socket.AF_INET)  # version 4 where there are both
-    mapped = ip_address(place[0]).ipv4_mapped if family == socket.AF_INET6 else None  # ::ffff:127.0.0.1
+    address = ip_address(place[0])
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # ::ffff:127.0.0.1
     if mapped is not None:
         family, place = socket.AF_INET, (str(mapped), port)
     return socket.create_server(place, family=family)

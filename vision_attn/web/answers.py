@@ -50,9 +50,11 @@ def verbs(model: Model | Explainer) -> list[str]:
 def check_served(model: Model | Explainer) -> None:
     """Raise UserError for a model that answers nothing, such as one that draws, or answers questions."""
     if not verbs(model):
+        asks = model.task.verb == "answer"
+        way = "answer %s --example 1 answers a question" if asks else "eval %s --show 8 draws what it does"
         raise UserError(
             f"{model.name} holds a {model.task.kind}, which neither captions nor classifies images, so the page has "
-            f"nothing to ask it: vision-attn eval {model.name} --show 8 draws what it does"
+            f"nothing to ask it: vision-attn {way % model.name}"
         )
 
 
@@ -115,7 +117,8 @@ def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequenc
             pieces = number_of(clutter, MOST)
             if pieces is None:
                 raise UserError(f"clutter is {clutter}, but must be a number from 0 to {MOST}")
-            files = [scattered(open_as_stored(one), model.task.image_shape[1:], pieces) for one in files]
+            size = model.task.image_shape[1:]
+            return [model.classify(scattered(open_as_stored(one), size, pieces)) for one in files]
         return [model.classify(one) for one in files]
 
 

@@ -5,7 +5,7 @@ import errno
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -14,10 +14,8 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from vision_attn.system.console import complain, printable
 
-try:
+if sys.platform != "win32":  # which has no such limit
     import resource
-except ImportError:  # Windows, which has no such limit
-    resource = None
 
 LONGEST = 300.0
 """Seconds in which the head of a request must arrive, then its body; and in which an answer must be read."""
@@ -37,7 +35,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 def most_connections() -> int:
     """The number of connections that are kept at a time."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
+    limit = -1 if sys.platform == "win32" else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST if limit < 0 else max(1, min(MOST, limit // 2))  # -1: no limit
 
 
@@ -63,6 +61,9 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
     The clock runs while a request arrives and while an answer is read, but not while the client waits for its answer.
     """
+
+    connections: set[Any]
+    """All that are open, of this class: uvicorn's own annotation names its other protocols too."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -165,18 +166,18 @@ class Listener(uvicorn.Server):
 
     def __init__(self, app: Any, stop: Callable[[], None]) -> None:
         options: dict[str, Any] = {"loop": "asyncio", "http": Protocol, "ws": "none", "lifespan": "off"}
-        silent = {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
-        super().__init__(uvicorn.Config(app, **options, **silent, backlog=ACCEPTED, timeout_graceful_shutdown=1))
+        options |= {"log_config": None, "log_level": "critical", "access_log": False, "server_header": False}
+        super().__init__(uvicorn.Config(app, **options, backlog=ACCEPTED, timeout_graceful_shutdown=1))
         self.stop = stop
         self.printed = set[object]()
 
-    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.failed(context))
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(QUEUED)  # asyncio has set it to what it accepts at once
 
-    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.stop()
         await super().shutdown(sockets)
 
@@ -185,7 +186,8 @@ class Listener(uvicorn.Server):
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             if self.is_new(error.errno):
-                complain(f"no connection can be accepted ({error.strerror}); this is tried again each second")
+                reason = f"no connection can be accepted ({error.strerror})"
+                complain(f"{reason}; this is tried again each second", error=True)
         elif error is not None and not isinstance(error, ConnectionError):
             self.print(error)
 

@@ -17,6 +17,7 @@ from vision_attn.data.generated import Generated
 from vision_attn.data.random_streams import integers, stream
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
+from vision_attn.task import Batch
 
 
 class Clutter(Generated, DigitSource):
@@ -90,7 +91,7 @@ class Clutter(Generated, DigitSource):
         last = digit + piece * self.pieces
         return torch.from_numpy(integers(bits, 0, last, num_images, len(last)))
 
-    def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> DigitBatch:
+    def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> Batch:
         """Draw the images of these samples. `ids` is for subclasses whose batches name their images."""
         digits = self.digits[name]
         placement = Placement.of(on(digits.images.device, samples))

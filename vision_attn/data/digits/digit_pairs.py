@@ -79,10 +79,9 @@ class DigitPairs(VocabularySource, Clutter):
         far = np.where(2 * place[:, :1] >= last, 0, last)
         place = np.concatenate([place, far], axis=1)
         apart = (abs(place[:, 1:] - place[:, :1]) >= SIDE).any(axis=2)
-        digit, place, free = (torch.from_numpy(each) for each in (digit, place, apart.argmax(axis=1)))
-        second = place[torch.arange(num_images), 1 + free]
-        crop = torch.zeros_like(second)
-        return torch.cat([digit[:, :1], place[:, 0], digit[:, 1:], crop, second], dim=1)
+        second = place[np.arange(num_images), 1 + apart.argmax(axis=1)]
+        columns = [digit[:, :1], place[:, 0], digit[:, 1:], np.zeros_like(second), second]
+        return torch.from_numpy(np.concatenate(columns, axis=1))
 
     def checksum(self, name: str) -> str:
         """Return the first 16 digits of the SHA-256 of a fixed set: all pixels as bytes, then all answers, a line
@@ -122,7 +121,7 @@ class DigitPairs(VocabularySource, Clutter):
     def boxes(self, pair: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float, float, float]]]:
         """The box of each digit's 28x28 image, (x0, y0, x1, y1) in [-1, 1]."""
         found: dict[str, list[tuple[float, float, float, float]]] = {}
-        for label, *corner in pair:
-            edges = (2 * edge / self.canvas - 1 for edge in (*corner, *(at + SIDE for at in corner)))
-            found.setdefault(str(label), []).append(tuple(edges))
+        for label, x, y in pair:
+            x0, y0, x1, y1 = (2 * edge / self.canvas - 1 for edge in (x, y, x + SIDE, y + SIDE))
+            found.setdefault(str(label), []).append((x0, y0, x1, y1))
         return found

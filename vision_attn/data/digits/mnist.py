@@ -94,6 +94,7 @@ class MNIST(DigitSource):
         for number in range(skip, len(self)):
             batch = slice(number * self.batch_size, (number + 1) * self.batch_size)
             images, labels, boxes = plain(digits, order[batch][part])
+            assert isinstance(images, Tensor)
             yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:

@@ -44,7 +44,8 @@ class Pair(NamedTuple):
 
     images: Path
     labels: Path
-    count: int
+    number: int
+    """Of images."""
     parts: frozenset[str]
     """The parts of `FILES` that they may be, by their names."""
 
@@ -121,7 +122,7 @@ def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], s
 
 def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Path]) -> list[tuple[Pair, Pair]]:
     """The ways in which files may be the training and the test set, two at most."""
-    pairs = (
+    matching = (
         Pair(image, label, count, parts)
         for image, (count, *sides) in shapes.items()
         for label, size in shapes.items()
@@ -129,7 +130,7 @@ def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Pat
         and size == (count,)
         and (parts := _parts(image.relative_to(place)) & _parts(label.relative_to(place)))
     )
-    pairs = [*islice(pairs, MOST_FILES)]
+    pairs = [*islice(matching, MOST_FILES)]
     options = [
         [pair for pair in pairs if part in pair.parts and all(
             known.get(name, file) == file for name, file in zip(FILES[part], pair[:2], strict=True)
@@ -140,7 +141,7 @@ def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Pat
         (training, test)
         for training, test in product(*options)
         if {*training[:2]}.isdisjoint(test[:2])
-        and (min(len(training.parts), len(test.parts)) == 1 or training.count > test.count)
+        and (min(len(training.parts), len(test.parts)) == 1 or training.number > test.number)
     )
     return [*islice(ways, 2)]
 

@@ -6,7 +6,7 @@ itself, and what they announce is checked before it is decoded.
 """
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -73,7 +73,8 @@ def _opened(path: str | Path | Encoded) -> Iterator[Any]:
         yield BytesIO(path.read())
         return
     with open(path, "rb") as file:
-        file.raw.name = "film"
+        raw: Any = file.raw
+        raw.name = "film"
         yield file
 
 
@@ -101,7 +102,12 @@ def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
 
     # Not as `options`: with these, old versions of PyAV crash on containers whose streams are found later.
     allowed = {"format_whitelist": DEMUXERS, "protocol_whitelist": "none"}
-    settings = {"container_options": allowed, "io_open": _refused, "buffer_size": BUFFER, "metadata_errors": "replace"}
+    settings: dict[str, Any] = {
+        "container_options": allowed,
+        "io_open": _refused,
+        "buffer_size": BUFFER,
+        "metadata_errors": "replace",
+    }
     file.seek(0)
     try:
         container = av.open(file, **settings)
@@ -154,7 +160,7 @@ class _Shown(NamedTuple):
     """How many times as wide as high its pixels are."""
 
 
-def _decoded(file: Any, limits: Limits) -> Iterator[_Shown]:
+def _decoded(file: Any, limits: Limits) -> Generator[_Shown, None, None]:
     """Yield the frames of a film."""
     with _stream(file) as (container, stream):
         limits.check(stream.width, stream.height)
@@ -167,7 +173,7 @@ def _decoded(file: Any, limits: Limits) -> Iterator[_Shown]:
             yield _Shown(None if frame.pts is None else float(frame.pts * frame.time_base), frame, aspect)
 
 
-def _kept(shown: Iterator[_Shown], wanted: Sequence[float], at_least: int) -> list[Image.Image] | None:
+def _kept(shown: Generator[_Shown, None, None], wanted: Sequence[float], at_least: int) -> list[Image.Image] | None:
     """The frames on screen at these moments; None if a frame has no time."""
     kept: list[Image.Image] = []
     last, count = None, 0

@@ -39,10 +39,15 @@ RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.pr
 class Upload(Isolated):
     """A file from a stranger. It is decoded once in each way, all ways together within the time of `decoders`."""
 
+    content: bytes
+    _decoders: "Decoders"
+    _seconds: float
+    _known: dict[tuple, Image.Image | Film | UserError]
+
     def __new__(cls, name: str, content: bytes, decoders: "Decoders") -> "Upload":
         self = super().__new__(cls, name, content, len(content))
         self._decoders, self._seconds = decoders, decoders.seconds
-        self._known: dict[tuple, Image.Image | Film | UserError] = {}
+        self._known = {}
         return self
 
     def opened(self, what: str, *arguments: Any) -> Any:
@@ -94,7 +99,7 @@ class Decoders:
         try:
             process.begin()
             begun = monotonic()
-            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
+            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.read())
             while not process.answers(TICK):
                 others = len(self._work) > PROCESSES
                 if monotonic() - begun > (most := min(PATIENCE, seconds) if others else seconds):
@@ -169,38 +174,40 @@ class _Process:
     """A process that decodes one file after the other."""
 
     def __init__(self) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         # A session of its own: Ctrl-C is for the parent.
         self._popen = subprocess.Popen([sys.executable, "-I", "-c", RUN, *sys.path], start_new_session=True, **pipes)
+        assert self._popen.stdin and self._popen.stdout
+        self._to, self._from = self._popen.stdin, self._popen.stdout
         self.status: int | None = None
         self._begun = False
 
     def begin(self) -> None:
         """Wait until it has started. Raises EOFError if it does not."""
-        if not self._begun and not self._popen.stdout.readline(LINE):
+        if not self._begun and not self._from.readline(LINE):
             raise EOFError
         self._begun = True
 
     def ask(self, question: dict[str, Any], content: bytes) -> None:
         question |= {"size": len(content), "most": os.environ.get(SETTING)}
-        self._popen.stdin.write(json.dumps(question).encode() + b"\n")
-        self._popen.stdin.write(content)
-        self._popen.stdin.flush()
+        self._to.write(json.dumps(question).encode() + b"\n")
+        self._to.write(content)
+        self._to.flush()
 
     def answers(self, seconds: float) -> bool:
         """Whether there is an answer, or the end of the process, within these seconds."""
-        return bool(wait([self._popen.stdout], seconds))
+        return bool(wait([self._from.fileno()], seconds))
 
     def answer(self) -> tuple[dict[str, Any], list[Image.Image]]:
         """Read the answer. Raises EOFError if the process has ended."""
-        line = self._popen.stdout.readline(LINE)
+        line = self._from.readline(LINE)
         if not line.endswith(b"\n"):
             raise EOFError
         answer, pictures, left = json.loads(line), [], MOST
         for mode, width, height in answer.get("pictures", ()):
             size = width * height * MODES[mode]
             left -= size
-            if size < 1 or left < 0 or len(content := self._popen.stdout.read(size)) < size:
+            if size < 1 or left < 0 or len(content := self._from.read(size)) < size:
                 raise EOFError
             pictures.append(Image.frombytes(mode, (width, height), content))
         return answer, pictures
@@ -211,6 +218,6 @@ class _Process:
     def end(self) -> None:
         self.kill()
         with suppress(OSError):
-            self._popen.stdin.close()
-        self._popen.stdout.close()
+            self._to.close()
+        self._from.close()
         self.status = self._popen.wait()

@@ -54,7 +54,7 @@ class Boxes:
             known: dict[Any, list[dict[str, Any]]] = defaultdict(list)
             for one in content["annotations"]:
                 known[one["image_id"]].append(one)
-            self.photographs = {}
+            self.photographs: dict[str, Photograph] = {}
             for image in content["images"]:
                 name, width, height = Path(image["file_name"]).name, int(image["width"]), int(image["height"])
                 if not (0 < width <= LARGEST and 0 < height * width <= LARGEST):

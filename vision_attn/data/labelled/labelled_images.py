@@ -52,6 +52,8 @@ class LabelledBatch(NamedTuple):
 class LabelledImages(Source):
     """Photographs in a folder for each class, or with a file of labels: see `data.labels.find_labelled`."""
 
+    image_shape: tuple[int, int, int]
+
     def __init__(
         self,
         *,
@@ -82,7 +84,7 @@ class LabelledImages(Source):
             raise UserError("LabelledImages: square=true needs a side, such as side: 128")
         self.images, self.labels, self.side, self.square, self.flips = images, labels, side, square, flips
         self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
-        self.image_shape = (3, side, side) if square else (3, 0, 0)
+        self.image_shape = (3, side, side) if square and side else (3, 0, 0)
         self._kept: dict[Path, NDArray[np.uint8]] = {}
         self._bytes = 0  # of these
         self._unreadable: set[Path] = set()
@@ -279,7 +281,8 @@ def read_classes(path: Path) -> tuple[str, ...]:
 def read_size(path: Path) -> tuple[int, int]:
     """Read the height and width of the images of a run. Raises UserError naming the file if it does not hold them."""
     content = read_json(path)
-    found = tuple(content.get(name) for name in ("height", "width")) if isinstance(content, dict) else ()
-    if len(found) != 2 or not all(type(length) is int and 0 < length <= 10**5 for length in found):
+    sizes = [content.get(name) for name in ("height", "width")] if isinstance(content, dict) else []
+    found = [length for length in sizes if type(length) is int and 0 < length <= 10**5]
+    if len(found) != 2:
         raise UserError(f'{path} does not hold {{"height":, "width":}} of images in pixels')
-    return found
+    return found[0], found[1]

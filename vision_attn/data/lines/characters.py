@@ -52,7 +52,9 @@ class Characters:
             raise UserError(f"{path} has more than {MAX_BYTES // 2**20} MiB: it is not a file of characters")
         content = read_json(path)
         try:
-            return cls(content["characters"] if isinstance(content["characters"], list) else [None])
+            if not isinstance(content["characters"], list):
+                raise TypeError("its characters are not a list")
+            return cls(content["characters"])
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} is not a file of characters written by a run ({error})") from error
 

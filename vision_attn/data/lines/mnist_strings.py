@@ -164,12 +164,12 @@ class Strings(VocabularySource, Generated, DigitSource):
     def batch(self, name: str, layout: Layout, ids: Sequence[int]) -> CaptionBatch:
         """Draw these strips, and write their transcripts. The longest come first."""
         order, width = np.argsort(-layout.length, kind="stable"), padded_width(layout)
-        layout, ids = taken(layout, order), np.asarray(ids)[order]
+        layout, ids = taken(layout, order), [ids[strip] for strip in order.tolist()]
         said = [self.transcript(name, layout, strip) for strip in range(len(ids))]
         return CaptionBatch(
             images=self.draw(name, layout, width),
             words=padded_words([self.vocabulary.encode(text) for text, _ in said]),
-            ids=tuple(ids.tolist()),
+            ids=tuple(ids),
             references=tuple([text] for text, _ in said),
             files=(None,) * len(ids),
             boxes=tuple(self.boxes(name, layout, strip, order, width) for strip, (_, order) in enumerate(said)),
@@ -189,17 +189,15 @@ class Strings(VocabularySource, Generated, DigitSource):
         self, name: str, layout: Layout, strip: int, order: Sequence[int], width: int
     ) -> dict[str, list[tuple[float, float, float, float]]]:
         """The boxes of the ink of each digit, (x0, y0, x1, y1) in [-1, 1] of the padded strip."""
-        ink, found = self.ink[name], {}
+        ink = self.ink[name]
+        found: dict[str, list[tuple[float, float, float, float]]] = {}
         for slot in order:
             digit, x, y = layout.digit[strip, slot], layout.x[strip, slot], layout.y[strip, slot]
             right = x + ink.right[digit] - ink.left[digit]
-            edges = (
-                x / width,
-                (y + ink.top[digit]) / self.height,
-                right / width,
-                (y + ink.bottom[digit]) / self.height,
-            )
-            found.setdefault(str(ink.labels[digit]), []).append(tuple(float(2 * edge - 1) for edge in edges))
+            top, bottom = y + ink.top[digit], y + ink.bottom[digit]
+            edges = (x / width, top / self.height, right / width, bottom / self.height)
+            x0, y0, x1, y1 = (float(2 * edge - 1) for edge in edges)
+            found.setdefault(str(ink.labels[digit]), []).append((x0, y0, x1, y1))
         return found
 
     def draw(self, name: str, layout: Layout, width: int) -> UInt8[Tensor, "B 3 Y X"]:
@@ -208,13 +206,13 @@ class Strings(VocabularySource, Generated, DigitSource):
         slots = np.arange(longest) < layout.length[:, None]
         digit, x, y = (field[:, :longest] for field in (layout.digit, layout.x, layout.y))
         # Slots past a strip's length are drawn without ink at its beginning: their x may lie beyond the canvas.
-        whole = np.stack([digit, np.where(slots, x - self.ink[name].left[digit], 0), y, slots], axis=-1)
+        wholes = np.stack([digit, np.where(slots, x - self.ink[name].left[digit], 0), y, slots], axis=-1)
         count = np.round(self.clutter * layout.length)
-        piece = np.concatenate(
+        pieces = np.concatenate(
             [layout.pieces, (np.arange(layout.pieces.shape[1]) < count[:, None])[..., None]], axis=-1
         )
         device = digits.device
-        whole, piece = (torch.from_numpy(part).to(device, non_blocking=True) for part in (whole, piece))
+        whole, piece = (torch.from_numpy(part).to(device, non_blocking=True) for part in (wholes, pieces))
         # With a digit's width on both sides, since the image of a digit is wider than its ink.
         canvas = torch.zeros(len(layout.length), self.height, width + 2 * SIDE, device=device)
         corner = whole.new_zeros(2)

@@ -208,7 +208,7 @@ class Captions(Captioned):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
-        self._planned: tuple[Turns | None, Stratified] | None = None
+        self._plans: dict[int, tuple[Turns | None, Stratified]] = {}
         self._prepared = encoder
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
@@ -285,14 +285,14 @@ class Captions(Captioned):
     @property
     def _plan(self) -> tuple[Turns | None, Stratified]:
         """Which training photographs an epoch shows, None for each once, and how they meet in batches."""
-        if self._planned is None:
+        if self.batch_size not in self._plans:
             table = self._table("train")
             lengths, shares = table.most_words(self.rows), {one.name: one.share for one in self.sources}
             options = {"by_captions": self.turns == "captions", "batch_size": self.batch_size}
             due = turns_due(table.count, table.bounds, shares, **options)
             turns = None if due is None else Turns(due, table.bounds, lengths)
-            self._planned = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
-        return self._planned
+            self._plans[self.batch_size] = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
+        return self._plans[self.batch_size]
 
     def _shown(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
         """The training photographs of an epoch, in the order in which `_plan` knows their lengths."""

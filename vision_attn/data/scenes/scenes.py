@@ -116,9 +116,9 @@ def captions(scenes: Arrangement, image: int, language: grammar.Name = "english"
 
 def boxes(
     scenes: Arrangement, image: int, size: int, language: grammar.Name = "english"
-) -> dict[str, list[tuple[float, float, float, float]]]:
+) -> dict[str, list[tuple[float, ...]]]:
     """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
-    found = {}
+    found: dict[str, list[tuple[float, ...]]] = {}
     for slot in range(scenes.num_objects[image]):
         (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
         box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))

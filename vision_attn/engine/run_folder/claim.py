@@ -6,18 +6,44 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from vision_attn.configuration.automatic_batch import is_automatic, placed, size_in
 from vision_attn.configuration.config import HEAD, Config, dump, read
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.folders import lock_folder, remove
-from vision_attn.system.bounded_yaml import flat
+from vision_attn.system.bounded_yaml import flat, read_yaml
 from vision_attn.system.console import few
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import contents, replacing
 
 FREE = (
-    "folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "fast", "compile", "capture", "threads",
+    "folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "tensorboard", "fast", "compile",
+    "capture", "threads",
 )  # fmt: skip
 """Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
+
+BATCH, EVALUATION = "data.batch_size", "data.evaluation_batch_size"
+"""Keys that may change too: the size of validation batches, and that of training batches if `run.accumulate` changes
+with it, so that a step has as many images as before."""
+
+
+def keep_batch_size(config: Config) -> None:
+    """Give a run that goes on the size of batches that was found when it began."""
+    folder = Path(config.run.folder)
+    if is_automatic(config.data) and checkpoint.begun(folder) and (size := size_in(folder / "config.yaml")):
+        config.data = placed(config.data, size)
+
+
+def write_batch_size(folder: Path, size: int) -> None:
+    """Write the size of batches that was found into the config of a run, if it has one."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return
+    content = read_yaml(path)
+    content["data"]["init_args"]["batch_size"] = size
+    with replacing(path) as temporary:
+        temporary.write_text(HEAD + yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 def claim(config: Config) -> Path:
@@ -89,10 +115,19 @@ def _keep_to(folder: Path, new: dict) -> None:
     if not written.exists() or not checkpoint.begun(folder):
         return
     # With the defaults of keys that are newer than the run.
-    old, free = read(written).content(), {f"run.{key}" for key in FREE}
+    old, free = read(written).content(), {f"run.{key}" for key in FREE} | {EVALUATION}
     if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
         free.add("run.precision")
+    if images_of_a_step(old) == images_of_a_step(new) is not None:
+        free |= {BATCH, "run.accumulate"}
     keep_to(folder, old, new, free=free)
+
+
+def images_of_a_step(content: dict[str, Any]) -> int | None:
+    """The images of an optimiser step; None if the data has batches of one size alone."""
+    values = flat(content)
+    size, number = values.get(BATCH), values.get("run.accumulate", 1)
+    return size * number if isinstance(size, int) and isinstance(number, int) else None
 
 
 def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:

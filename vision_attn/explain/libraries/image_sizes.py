@@ -49,10 +49,10 @@ def _said(model: nn.Module) -> Iterator[Any]:
 
 def _as_size(value: Any) -> tuple[int, int] | None:
     """(rows, columns) of a number, or of a sequence that ends with both; None for anything else."""
-    sides = [value, value] if isinstance(value, Integral) else value
+    sides: Any = [value, value] if isinstance(value, Integral) else value
     if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) not in (2, 3):
         return None
     rows, columns = sides[-2:]
-    if not all(isinstance(side, Integral) and side > 0 for side in (rows, columns)):
+    if not all(isinstance(side, Integral) and int(side) > 0 for side in (rows, columns)):
         return None
     return int(rows), int(columns)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
@@ -16,7 +16,7 @@ from vision_attn.system.hub import is_missing
 class Model(NamedTuple):
     """A model in evaluation mode, and how to call it."""
 
-    module: nn.Module
+    module: Any
     kind: str
     """"classifier": images -> scores of classes. "encoder": no answer. "matcher": images and texts -> similarities.
     "captioner": images -> words."""

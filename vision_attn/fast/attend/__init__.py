@@ -12,17 +12,24 @@ from torch.autograd.function import once_differentiable
 
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
-from vision_attn.attention.soft import Soft, normalised
+from vision_attn.attention.soft import Attention, Soft, normalised
+from vision_attn.contracts import Forced
 from vision_attn.fast.accumulate import total_of
 from vision_attn.fast.choice import fused
 
 
-class Fused:
+class Fused(Attention):
     """An attention whose weighted sums, and where it has one the softmax before them, are fused."""
 
     def attended(
-        self, scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
+        self,
+        scores: Float[Tensor, "B R L"],
+        regions: Float[Tensor, "B L D"],
+        scale: float = 1.0,
+        forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
+        if forced is not None:  # the map changes between the softmax and the sum, which kernels fuse
+            return super().attended(scores, regions, scale, forced)
         return attended(scores, regions, scale)
 
     def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
@@ -66,6 +73,7 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         kernels = fused("attend", scores, regions)
+        assert kernels is not None
         ctx.total, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
         context, alpha = kernels.attend(scores, regions, scale)
@@ -77,6 +85,7 @@ class _Attended(torch.autograd.Function):
     def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
         context, alpha, regions = ctx.saved_tensors
         kernels = fused("attend", alpha, regions)
+        assert kernels is not None
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
         if ctx.total:

@@ -34,9 +34,10 @@ def _(log_prob: Tensor, words, total, ended, K: int, penalty, end: int, pad: int
     return _outputs(log_prob, K)
 
 
-def _outputs(log_prob: Tensor, K: int) -> tuple[Tensor, ...]:
+def _outputs(log_prob: Tensor, K: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     kinds = torch.int64, torch.int64, torch.float32, torch.float32, torch.bool
-    return tuple(log_prob.new_empty(len(log_prob), K, dtype=dtype) for dtype in kinds)
+    parent, word, gain, total, end = (log_prob.new_empty(len(log_prob), K, dtype=dtype) for dtype in kinds)
+    return parent, word, gain, total, end
 
 
 @triton.jit

@@ -62,12 +62,13 @@ def gradients(
     """The gradients of a window's four parts, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of `images` and A of
     `patches`. 1 / gamma if `inverse`."""
     (B, R, N, X), (C, Y) = F_x.shape, images.shape[1:3]
-    outputs = [
+    of_centre, of_stride, of_sigma, of_intensity = (
         torch.empty_like(part, memory_format=torch.contiguous_format) for part in (centre, stride, sigma, stride)
-    ]
+    )
+    outputs = of_centre, of_stride, of_sigma, of_intensity
     tensors = *_solid(images, patches, centre, stride, sigma, intensity, F_x, F_y), *outputs
     launch(_gradients, (B * R,), *tensors, R, C, N, Y, X, inverse, _filters_of(N), TILE)
-    return tuple(outputs)
+    return outputs
 
 
 def _solid(*tensors: Tensor) -> list[Tensor]:
@@ -76,7 +77,8 @@ def _solid(*tensors: Tensor) -> list[Tensor]:
 
 @filters.register_fake
 def _(centre: Tensor, stride: Tensor, sigma: Tensor, size: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    return tuple(centre.new_empty(*stride.shape, size, pixels) for pixels in (width, height))
+    F_x, F_y = (centre.new_empty(*stride.shape, size, pixels) for pixels in (width, height))
+    return F_x, F_y
 
 
 @read.register_fake

@@ -26,12 +26,13 @@ def window(
         widest stride of a window that was zoomed.
     """
     numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_centre is not None
-    outputs = [numbers.new_empty(*shape, 2), *(numbers.new_empty(shape) for _ in range(3))]
-    before = [before_centre, before_stride] if relative else [numbers, numbers]
+    centre, (stride, sigma, intensity) = numbers.new_empty(*shape, 2), (numbers.new_empty(shape) for _ in range(3))
+    before = [numbers if part is None else part for part in (before_centre, before_stride)]
     number = numbers.numel() // 5
+    outputs = centre, stride, sigma, intensity
     tensors = *(part.contiguous() for part in (numbers, *before, middle)), *outputs
     launch(_window, (triton.cdiv(number, BLOCK),), *tensors, number, *extremes, relative, BLOCK)
-    return tuple(outputs)
+    return outputs
 
 
 @operation("window_gradients")
@@ -42,7 +43,7 @@ def gradients(
     """The gradients of the numbers, and of the centre and stride before, given those of the four outputs."""
     numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_stride is not None
     by = numbers.new_empty(numbers.shape), numbers.new_empty(*shape, 2), numbers.new_empty(shape)
-    scale, number = before_stride if relative else numbers, numbers.numel() // 5
+    scale, number = numbers if before_stride is None else before_stride, numbers.numel() // 5
     tensors = *(part.contiguous() for part in (numbers, scale, middle, *outputs[1:], *grads)), *by
     launch(_gradients, (triton.cdiv(number, BLOCK),), *tensors, number, *extremes, relative, BLOCK)
     return by

@@ -1,6 +1,6 @@
 """Glimpses that loops on a CPU average from the pixels of each patch, without a pyramid."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +25,8 @@ class FastRetina(Retina):
     """`Retina` by fused loops on a CPU; where the compiler runs, the averages of a pyramid are one operator to it."""
 
     @torch.no_grad()
-    def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Unprepared | Uncut:
+    def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Any:
+        """A `Pyramid`, `Unprepared` or `Uncut`."""
         if isinstance(images, Images) or not fused("glimpse", images):
             return super().pyramid(images)
         require("images", images, "B C Y X", "float")
@@ -42,7 +43,9 @@ class FastRetina(Retina):
         Y, X = images.shape[-2:]
         corners = self._corners(locations.double(), torch.tensor([[X, Y]]))
         origins = torch.zeros(len(images), 2, dtype=torch.long)
-        return fused("glimpse", images).glimpses(images, corners, self.size, origins)
+        loops = fused("glimpse", images)
+        assert loops is not None
+        return loops.glimpses(images, corners, self.size, origins)
 
     def _averaged(self, crops: Tensor, corners: Float[Tensor, "B R K 2"], origins: Int[Tensor, "B R 2"]) -> Tensor:
         if not (loops := fused("glimpse", crops)):

@@ -95,7 +95,7 @@ def word_log_prob(
 
     The backward pass frees what was kept, so it can run only once.
     """
-    bias = output.bias
+    bias: Tensor | None = output.bias
     if bars_pad:
         bias = barred(output.weight.new_zeros(len(output.weight)) if bias is None else bias)
     return _WordLogProb.apply(deep, output.weight, bias, words, torch.is_grad_enabled(), weighted)
@@ -113,8 +113,8 @@ def mean_log_prob(
     # F.embedding adds its gradients fast, without a synchronisation
     difference = ((weight.mean(dim=0) - F.embedding(words, weight)) * deep).sum(dim=-1)
     if bias is not None:
-        bias = at_least_float32(bias)
-        difference = difference + bias.mean() - F.embedding(words, bias[:, None]).squeeze(-1)
+        offset = at_least_float32(bias)
+        difference = difference + offset.mean() - F.embedding(words, offset[:, None]).squeeze(-1)
     return log_prob + difference.where(words != 0, 0)
 
 
@@ -125,7 +125,7 @@ class _WordLogProb(torch.autograd.Function):
     ) -> Tensor:
         if torch.is_autocast_enabled(deep.device.type):
             half = torch.get_autocast_dtype(deep.device.type)
-            deep, weight, bias = (None if part is None else part.to(half) for part in (deep, weight, bias))
+            deep, weight, bias = deep.to(half), weight.to(half), None if bias is None else bias.to(half)
         ctx.save_for_backward(deep, weight, bias, words)
         ctx.parts, ctx.kept, ctx.gradients = _parts(words, weight), [], None
         keep = training and (words.device.type != "cpu" or weighted)
@@ -164,18 +164,19 @@ class _WordLogProb(torch.autograd.Function):
         return *gradients.times(None), None, None, None
 
 
-def _parts(words: Tensor, weight: Tensor) -> list[Tensor | slice]:
+def _parts(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
     """Rows that are computed together: on a CPU some of those that are not PAD, on a GPU all."""
     if words.device.type != "cpu":  # where a synchronisation costs more than padding
         return [slice(None)]
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
 
 
-def _placed(parts: list[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
+def _placed(parts: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
     """A tensor with the values of these parts of its rows, and zeros elsewhere."""
-    if parts and isinstance(parts[0], slice):  # all rows
-        return values[0]
-    return zeros().index_copy(0, torch.cat(parts), torch.cat(values)) if parts else zeros()
+    if not parts:
+        return zeros()
+    rows = [part for part in parts if isinstance(part, Tensor)]
+    return zeros().index_copy(0, torch.cat(rows), torch.cat(values)) if rows else values[0]  # one slice, of all rows
 
 
 def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
@@ -193,7 +194,8 @@ class _Gradients:
         self.inputs, self.needed = (deep, weight), needed
         self.parts: list[Tensor | slice] = []
         self.deep: list[Tensor] = []
-        self.weight = self.bias = None
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
 
     def add(self, rows: Tensor | slice, logits: Tensor, words: Tensor, factor: Tensor) -> Tensor:
         """Add the gradients of log p(words), times `factor`. Returns log p(words). Fused loops overwrite the logits."""

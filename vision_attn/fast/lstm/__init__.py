@@ -64,6 +64,7 @@ class _Fused(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.dtypes = [part.dtype for part in gates]
         kernels, before = fused("lstm", gates[0], cell), cell.flatten(0, -2)
+        assert kernels is not None
         rows = [part.flatten(0, -2) for part in gates]
         activated, hidden, new_cell = kernels.update(*rows, *[None] * (MOST - len(rows)), before)
         hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
@@ -79,7 +80,9 @@ class _Fused(torch.autograd.Function):
         if grad_cell is not None:
             grad_cell = grad_cell.flatten(0, -2)
         grads = grad_hidden, grad_cell, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
-        grad_gates, grad_before = fused("lstm", activated, cell).gradients(*grads, ctx.dtypes[0] == torch.bfloat16)
+        kernels = fused("lstm", activated, cell)
+        assert kernels is not None
+        grad_gates, grad_before = kernels.gradients(*grads, ctx.dtypes[0] == torch.bfloat16)
         grad_gates = grad_gates.view(*cell.shape[:-1], -1)
         return grad_before.view(cell.shape), *map(grad_gates.to, ctx.dtypes)
 

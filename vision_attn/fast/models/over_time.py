@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Learned
 from vision_attn.fast.cast import casting_weights
@@ -14,7 +14,7 @@ from vision_attn.models.draw import DRAW, DRAWReader
 from vision_attn.models.ram import RAM, GlimpseNetwork
 
 
-class OverTime:
+class OverTime(nn.Module):
     """A model whose `forward` is a loop over time steps: weights are cast once, and get one gradient."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
@@ -40,7 +40,7 @@ class FastDRAW(OverTime, DRAW):
     pass
 
 
-class Afterwards(InLoop):
+class Afterwards(InLoop, nn.Module):
     """A network in a loop whose inputs need no gradient: on a GPU its weights get theirs after all time steps."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Afterwards(InLoop):
             return super().forward(*inputs)
         if any(input.requires_grad for input in inputs) or not any(weight.requires_grad for weight in weights):
             return super().forward(*inputs)
-        return loop.network(self, *inputs)
+        return loop.network(self, self.plain, *inputs)
 
     def plain(self, *inputs: Tensor) -> Tensor:
         return super().forward(*inputs)

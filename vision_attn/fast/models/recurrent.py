@@ -12,18 +12,23 @@ from vision_attn.fast import ragged
 from vision_attn.fast.accumulate import accumulating
 from vision_attn.fast.cast import casting_weights
 from vision_attn.fast.choice import fused
+from vision_attn.fast.likelihood import FastWordLogProb
 from vision_attn.fast.linear import FastLinear
 from vision_attn.fast.time_loops import over_time
+from vision_attn.layers.dropout import Dropout
+from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32, product_dtype
 from vision_attn.models.encoder_decoder import RNNsearch
-from vision_attn.models.recurrent import Memory, OwnWords
+from vision_attn.models.recurrent import Memory, OwnWords, RecurrentCaptioner
 from vision_attn.models.show_attend_tell import Gate, ShowAttendTell
 from vision_attn.models.top_down import TopDown
 
 
-class Packed(ragged.HasRows):
+class Packed(ragged.HasRows, RecurrentCaptioner):
     """A recurrent captioner whose `forward` runs each time step on the captions that still have a word. What does not
     depend on the previous state runs on all time steps at once."""
+
+    word_log_prob: FastWordLogProb
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         with casting_weights(self), over_time(self):
@@ -41,8 +46,11 @@ class Packed(ragged.HasRows):
         before = F.pad(words, (1, -1)).flatten()[position]
         sizes = [len(step.position) for step in steps]
         own = OwnWords(self, runs) if self.training and self.own_words else None
-        embedded = None if own else self.embed(before)
-        given = before.split(sizes) if own else self.from_words(before, embedded).split(sizes)
+        if own:
+            given = before.split(sizes)
+        else:
+            embedded = self.embed(before)
+            given = self.from_words(before, embedded).split(sizes)
 
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
@@ -65,16 +73,18 @@ class Packed(ragged.HasRows):
             looks.append(seen)
         del from_word, given  # the largest of what the loop read
 
-        embedded = torch.cat(chosen) if own else embedded
+        if own:
+            embedded = torch.cat(chosen)
         deep = self.deep(embedded, *(torch.cat(parts) for parts in zip(*outputs, strict=True)), runs=runs)
         log_prob, mean = self.word_log_prob(
             self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad, position=position
         )
         word_mask = words != PAD
         alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
-        if looks[0].region is None:
+        regions_seen = [seen.region for seen in looks if seen.region is not None]
+        if not regions_seen:
             return Caption(log_prob, alpha, real=real, mean_log_prob=mean)
-        region = ragged.padded([seen.region for seen in looks], words)
+        region = ragged.padded(regions_seen, words)
         seen_from = [ragged.spread(query.detach(), step) for query, step in zip(queries, steps, strict=True)]
         choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
         return Caption(log_prob, alpha, region, choice, real, mean)
@@ -108,14 +118,20 @@ class Packed(ragged.HasRows):
 
 
 class FastGate(FastLinear, Gate):
-    def forward(self, hidden: Float[Tensor, "*rows H"], seen: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows D"]:
+        hidden, seen = inputs
         return gated(FastLinear.forward(self, hidden), seen)
 
 
-class FusedOutput:
+class FusedOutput(RecurrentCaptioner):
     """A captioner with the deep output of Show, Attend and Tell: on a GPU sum and tanh are one kernel."""
 
-    def deep(self, embedded: Tensor, hidden: Tensor, context: Tensor, runs: int = 1) -> Tensor:
+    drop: Dropout
+    hidden_to_output: Linear
+    context_to_output: Linear
+
+    def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
+        hidden, context = outputs
         hidden = self.drop(hidden, shared=runs)
         deep = tanh_of_sum(embedded, self.hidden_to_output(hidden), self.context_to_output(context))
         return self.drop(deep, shared=runs)

@@ -38,10 +38,10 @@ def gated(gate: Tensor, x: Tensor) -> Tensor:
 def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of the gates and of x."""
     N, D = x.shape
-    outputs = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x)]
-    tensors = *(part.contiguous() for part in (grad, gate, x)), *outputs
+    by_gate, by_x = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
+    tensors = *(part.contiguous() for part in (grad, gate, x)), by_gate, by_x
     launch(_gated_gradients, (N,), *tensors, D, gate.shape[1], triton.next_power_of_2(D))
-    return tuple(outputs)
+    return by_gate, by_x
 
 
 class TanhOfSum(torch.autograd.Function):
@@ -91,7 +91,8 @@ def _(gate: Tensor, x: Tensor) -> Tensor:
 
 @gated_gradients.register_fake
 def _(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return tuple(torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
+    by_gate, by_x = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
+    return by_gate, by_x
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vision_attn.metrics.coco.isolated import run
 from vision_attn.metrics.coco.java import spice_jars
@@ -60,8 +60,8 @@ class Report(NamedTuple):
 
 
 def caption_metrics(
-    candidates: Mapping[Hashable, str],
-    references: Mapping[Hashable, Sequence[str]],
+    candidates: Mapping[Any, str],
+    references: Mapping[Any, Sequence[str]],
     *,
     names: Iterable[str] | None = None,
     split: Callable[[str], Sequence[str]] | None = None,
@@ -146,7 +146,7 @@ def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
     return dict.fromkeys(METRICS).keys(), []
 
 
-def check(candidates: Mapping[Hashable, str], references: Mapping[Hashable, Sequence[str]]) -> None:
+def check(candidates: Mapping[Any, str], references: Mapping[Any, Sequence[str]]) -> None:
     """Raise UserError unless each candidate is a string with a list of strings as references."""
     if not candidates:
         raise UserError("there are no captions to score")

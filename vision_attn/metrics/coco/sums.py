@@ -35,7 +35,7 @@ def estimates(report: Report) -> dict[str, Jackknife]:
     values = {name: one for name, one in values.items() if len(one) == num_images}  # images may be left out of some
     if num_images < 2:
         return {}
-    whole, others = {}, {}
+    whole, others = dict[str, ndarray](), dict[str, ndarray]()
     for name, one in values.items():
         total = one.sum(axis=0, keepdims=True)
         whole |= _metrics(name, total, num_images)

@@ -134,7 +134,7 @@ def _fitted(figure: PaperFigure) -> PaperFigure:
         title, room = axes.get_title(loc="left"), axes.get_window_extent().width / figure.dpi
         letters = Letters(title)
         size = letters.size(title, 8, room)
-        options = {"fontproperties": letters.properties, "fontsize": size, "loc": "left"}
+        options: dict[str, Any] = {"fontproperties": letters.properties, "fontsize": size, "loc": "left"}
         axes.set_title(letters.shortened(title, size, 72 * room), **options)
     return figure
 

@@ -42,9 +42,9 @@ STYLE |= {
 def drawing(paper: Paper) -> Iterator[None]:
     """Within this context, matplotlib draws in the style of this paper, whatever the user's own style is; other threads
     wait."""
-    colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink)
-    colours |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), paper.ground)
-    with _DRAWING, rc_context(STYLE | colours | {"axes.edgecolor": paper.quiet, "grid.color": paper.quiet}):
+    style: Any = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink)
+    style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), paper.ground)
+    with _DRAWING, rc_context(STYLE | style | {"axes.edgecolor": paper.quiet, "grid.color": paper.quiet}):
         yield
 
 
@@ -80,7 +80,7 @@ class Letters(Typeface):
     def properties(self) -> FontProperties:
         """The typeface for matplotlib."""
         font = self.font(10)
-        return FontProperties(family=font.getname()[0], fname=font.path)
+        return FontProperties(family=font.getname()[0], fname=str(font.path))
 
 
 def save(figure: PaperFigure, path: Path) -> Path:

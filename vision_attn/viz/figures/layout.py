@@ -137,7 +137,12 @@ class _Page:
             size = letters.size(text, size, room)
             kept = letters.shortened(text, size, 72 * room)
             place, side = (x + room, "right") if right else (x, "left")
-            options = {"fontsize": size, "fontproperties": letters.properties, "color": colour, "ha": side}
+            options: dict[str, Any] = {
+                "fontsize": size,
+                "fontproperties": letters.properties,
+                "color": colour,
+                "ha": side,
+            }
             self._texts.append((self.figure.text(0, 0, kept, **options), place, baseline))
 
     def paragraph(self, text: str, size: float | int, colour: str) -> None:
@@ -194,6 +199,7 @@ class _Page:
             bar = self.figure.colorbar(
                 ScalarMappable(Normalize(0, told.most), told.colours), cax=axes, orientation="horizontal"
             )
+            assert bar.solids is not None
             bar.solids.set_rasterized(True)  # or viewers show seams between its colours
             bar.outline.set_visible(False)
             bar.locator = axes.xaxis.get_major_locator()

@@ -170,7 +170,7 @@ def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
     if words is None:
         if not found:
             return [None]
-        best = sharpest_word(item.words, item.alpha, item.content) if len(found) > 1 else 0
+        best = 0 if item.alpha is None or len(found) < 2 else sharpest_word(item.words, item.alpha, item.content)
         return [found[best or 0]]
     named = {shown(one.word).casefold(): one for one in reversed(found)}
     return [named.get(word.casefold()) for word in words]
@@ -188,7 +188,7 @@ def _maps(item: PageItem) -> list[_Map]:
         marks = [partial(_boxed, box=on_strip(box, item.frames) if item.frames > 1 else box) for box in boxes]
         if item.regions is not None:
             within = item.extent.seen_from(item.seen)
-            box = Extent(*cell(int(item.regions[step]), *alpha.shape[1:], within)).within(item.seen)
+            box = Extent(*cell(int(item.regions[step]), alpha.shape[1], alpha.shape[2], within)).within(item.seen)
             marks.append(partial(_boxed, box=box, colour="white"))
         probability = None if item.log_prob is None else math.exp(float(item.log_prob[step]))
         found.append(
@@ -213,8 +213,8 @@ def _overlay(
     top = _full(one, options, most)
 
     def paint(fitted: Image.Image) -> Image.Image:
-        look = {"extent": one.extent, "seen": one.seen, "top": top}
-        return _side_by_side(film_overlaid(frames_of(fitted, len(one.alpha)), one.alpha, options.overlay, **look))
+        film = frames_of(fitted, len(one.alpha))
+        return _side_by_side(film_overlaid(film, one.alpha, options.overlay, extent=one.extent, seen=one.seen, top=top))
 
     return Panel(picture, title, " · ".join(notes), one.marks, paint)
 

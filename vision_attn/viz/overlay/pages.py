@@ -16,7 +16,9 @@ NAMES: dict[View, str] = {"color": "colour", "light": "light", "contours": "cont
 def gradient() -> str:
     """The colours of a scale as CSS, for a grey ground: see `views.ramp`."""
     stops = zip(map(ImageColor.getrgb, RAMP), torch.linspace(0, OPACITY, len(RAMP)).tolist(), strict=True)
-    return f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b} / {share:.2f})' for (r, g, b), share in stops)})"
+    return (
+        f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b} / {share:.2f})' for (r, g, b, *_), share in stops)})"
+    )
 
 
 def constants() -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""`data.batch_size: auto`: training finds the size, and the config of the run then holds it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vision_attn.configuration.options import Option
+from vision_attn.configuration.parts import Part
+from vision_attn.system.bounded_yaml import flat, read_yaml
+
+AUTO = "auto"
+KEY = ("data", "batch_size")
+PLACEHOLDER = 1
+"""The size of batches until it is found: constructors take numbers."""
+
+
+def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option], bool]:
+    """A config and its options with a number in the place of `auto`, and whether there was an `auto` that counts."""
+    data = content.get("data")
+    arguments = data.get("init_args") if isinstance(data, dict) else None
+    written = isinstance(arguments, dict) and arguments.get("batch_size") == AUTO
+    if written:
+        content = content | {"data": data | {"init_args": arguments | {"batch_size": PLACEHOLDER}}}
+    given = [option.text for option in options if option.path == KEY]
+    options = [
+        option._replace(text=str(PLACEHOLDER)) if option.path == KEY and option.text == AUTO else option
+        for option in options
+    ]
+    return content, options, given[-1] == AUTO if given else written
+
+
+def is_automatic(data: Part) -> bool:
+    """Whether training is to find the size of batches."""
+    return data.arguments.get("batch_size") == AUTO
+
+
+def placed(data: Part, size: int = PLACEHOLDER) -> Part:
+    """The data with batches of a number of images."""
+    return replace(data, arguments=data.arguments | {"batch_size": size})
+
+
+def size_in(config: Path) -> int | None:
+    """The size of batches that the config of a run holds; None if it holds none."""
+    size = flat(read_yaml(config)).get(".".join(KEY)) if config.is_file() else None
+    return size if isinstance(size, int) else None

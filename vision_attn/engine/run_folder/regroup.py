@@ -1,0 +1,39 @@
+"""A run that goes on with batches of another size, as after memory was short: a step has as many images as before."""
+
+from pathlib import Path
+
+from vision_attn.configuration.run_settings import Run
+from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.system.errors import UserError
+from vision_attn.task import Source
+
+
+def as_begun(data: Source, position: Position) -> Source:
+    """Return `data` with the size of batches that was found when the run began, if it is `auto`."""
+    before = position.plan.get("batch_size")
+    return data.resized(before) if before and data.automatic_batch else data
+
+
+def same_steps(data: Source, position: Position, run: Run) -> bool:
+    """Return whether a step has as many images as when the run began, though batches have another size."""
+    plan = position.plan
+    before = plan.get("batch_size")
+    return before not in (None, data.batch_size) and data.batch_size * run.accumulate == before * plan["accumulate"]
+
+
+def regroup(folder: Path, data: Source, position: Position, run: Run) -> bool:
+    """Count what the run in `folder` has done in batches of the size that they have now. Returns whether they have
+    another size than before. Raises UserError if the data has changed."""
+    plan = position.plan
+    other = same_steps(data, position, run)
+    now, before = len(data.resized(plan["batch_size"]) if other else data), plan["batches"]
+    if now != before:
+        raise UserError(
+            f"{folder}: the data had {before:,} training batches when this run began, and now {now:,}: bring"
+            f" back the data, or give another --run.folder (--run.start_from={folder} begins with its weights)"
+        )
+    if other:
+        batches, done = len(data), position.batch // plan["accumulate"] * run.accumulate
+        position.batch = batches if position.batch >= before else min(batches, done)
+        plan |= {"batches": batches, "batch_size": data.batch_size, "accumulate": run.accumulate}
+    return other

@@ -1,0 +1,235 @@
+"""Whether what is said follows the map: an intervention on the maps of drawn scenes, whose objects have boxes."""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vision_attn.attention.steered import Steering
+from vision_attn.contracts import DecodedCaption, Evaluator, Results
+from vision_attn.geometry.extents import Extent
+from vision_attn.geometry.places import Grid
+from vision_attn.metrics.intervals import Jackknife, ratio
+from vision_attn.system.checks import check_range
+from vision_attn.system.files import replacing
+
+MAX_NUMBERS = 2**24
+"""The largest number of elements of the annotation vectors that are decoded at once: 64 MB in float32."""
+Object = tuple[tuple[float, ...], ...]
+"""The boxes of an object, by which it is told from the others of its image."""
+
+
+class Case(NamedTuple):
+    """A word of a caption that names an object, and another object of the image."""
+
+    image: int
+    place: int
+    """Of the word in the caption, from 0."""
+    turn: int
+    """0 at the first word of the object, 1 at the second one."""
+    own: Object
+    other: Object
+    opens: bool = False
+    """Whether it is the first word of the caption that names any object."""
+
+
+class Outcome(NamedTuple):
+    """What was said of one case."""
+
+    image: int
+    beams: int
+    turn: int
+    forced: str
+    """Where its map was: on the "other" object, its "own" one, or a "random" region."""
+    strength: float
+    named: bool
+    """Whether the word names the other object; of "own": whether it is the word that was said before."""
+    next_own: bool | None
+    """Whether the word after the first one still names the own object."""
+    opens: bool
+    """Whether it is the first word of the caption that names any object."""
+
+
+class Control(Evaluator):
+    """The share of words that name what the captioner is made to look at (Pearl 2009: an intervention, do(alpha)).
+
+    A caption is decoded. At a word t that names object i, its map alpha_t is replaced by (1 - s) alpha_t + s m_j with
+    m_j even on the box of another object j of the scene (by area; `geometry.places`), and the caption is decoded again:
+
+        control(s) = E[ 1{y'_t names j} ],    y' = decode(do(alpha_t := (1 - s) alpha_t + s m_j)).
+
+    Replaced is the map of this word alone. The state h_{t-1}, from which the own map was scored, stays what the words
+    before and the maps before made it, so with one beam they are the same words; h_t, and with it the later words and
+    their maps, follow from what is seen under the new map. If words came from the state, control would be 0; if from
+    the map alone, 1. A map can point at what a word names without control: a captioner that knows the word already may
+    look there for no reason.
+
+    Measured at the first word of each object, where the captioner must choose (in English its colour), and apart at the
+    second one (its shape); with m_i of its own object (does it keep the word?), and with m even on one random region
+    (does it name j by chance?); for all j of the scene.
+
+    beams: widths of beam search; the first is that of `control`, which also has the curve over `strengths`.
+
+    Measured in `eval`, for captioners that are `steerable`, where boxes are known. Intervals are over scenes
+    (`metrics.intervals`). Takes about 30 captions for each scene and width.
+    """
+
+    def __init__(
+        self, beams: Sequence[int] = (1, 3), strengths: Sequence[float | int] = (0, 0.25, 0.5, 0.75, 1)
+    ) -> None:
+        check_range("Control", 0, 1, **{f"strengths[{n}]": one for n, one in enumerate(strengths)})
+        check_range("Control", 1, 1000, **{f"beams[{n}]": one for n, one in enumerate(beams)})
+        self.beams, self.strengths = [*beams], sorted({*map(float, strengths), 1.0})
+        self.outcomes: dict[tuple[Any, ...], dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
+        """By (beams, turn, forced, strength), of each scene."""
+        self.scenes = 0
+
+    @torch.no_grad()
+    def examine(
+        self,
+        task: Any,
+        batch: Any,
+        regions: Float[Tensor, "B L D"],
+        words: Int[Tensor, "B 1 T"],
+        described: Sequence[DecodedCaption],
+    ) -> list[Outcome]:
+        """What was said of all cases of a batch."""
+        if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
+            return []
+        grid, found = Grid(*task.encoder.layout[1:], task.encoder.extent()), []
+        objects = [objects_of(boxes or {}) for boxes in batch.boxes]
+        for beams in self.beams:
+            decoding = task.decoding.changed(beams=beams)
+            own = task.described_from(regions, decoding)
+            cases = [case for image, caption in enumerate(own) for case in cases_of(image, caption, objects[image])]
+            for forced, strength in self._runs(first=beams == self.beams[0]):
+                maps = [_map(case, forced, grid, task.encoder.frames) for case in cases]
+                made = [n for n, one in enumerate(maps) if one is not None]
+                said = _decoded(task, decoding, regions, [cases[n] for n in made], [maps[n] for n in made], strength)
+                for number, caption in zip(made, said, strict=True):
+                    case, kept = cases[number], own[cases[number].image]
+                    found.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
+        return found
+
+    def _runs(self, *, first: bool) -> list[tuple[str, float]]:
+        return [("other", one) for one in (self.strengths if first else [1.0])] + [("own", 1.0), ("random", 1.0)]
+
+    def update(self, batch: Any, results: Results) -> None:
+        for one in results.probed or ():
+            image = self.scenes + one.image
+            self.outcomes[one.beams, one.turn, one.forced, one.strength][image].append(one.named)
+            if one.opens and one.strength == 1:
+                self.outcomes[one.beams, 0, f"first_{one.forced}", 1.0][image].append(one.named)
+            if one.next_own is not None and (one.forced, one.strength) == ("other", 1.0):
+                self.outcomes[one.beams, 0, "next_own", 1.0][image].append(one.next_own)
+        self.scenes += len(batch.boxes)
+
+    def estimates(self) -> dict[str, Jackknife]:
+        """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
+        found = {}
+        for (beams, turn, forced, strength), each in self.outcomes.items():
+            name = {"other": "control"}.get(forced, f"control_{forced}") + "_second" * turn
+            name += "" if strength == 1 else f"_at_{strength:g}"
+            name += "" if beams == self.beams[0] else f"_beams_{beams}"
+            sums, counts = (np.array([one(list(map(float, said))) for said in each.values()]) for one in (sum, len))
+            found[name] = ratio(sums, counts)
+        return dict(sorted(found.items()))
+
+    def compute(self) -> dict[str, float]:
+        """Return shares, from 0 to 1; nothing without cases.
+
+        control: of the first words of objects, how many name the other object that they were made to look at, with
+        control_low and control_high, its interval of 95%; control_at_0.5 at this strength. control_own: how many stay
+        the same with an even map on their own object. control_random: how many name the other object with a map on one
+        random region. control_next_own: the word after still names the own object. _second: the same at the second
+        word of each object. control_first_other, _own, _random: at the first word that names any object alone.
+        _beams_3: with this width.
+        """
+        found = self.estimates()
+        shares = {name: float(one.value) for name, one in found.items()}
+        if "control" in found and (ends := found["control"].interval(low=0, high=1)) is not None:
+            shares |= {"control_low": float(ends[0]), "control_high": float(ends[1])}
+        return shares
+
+    def write(self, folder: Path) -> None:
+        """Write control.json: the share, the interval and the number of scenes and words of each kind of case."""
+        with replacing(folder / "control.json") as path:
+            path.write_text(json.dumps({name: numbers(one) for name, one in self.estimates().items()}, indent=1) + "\n")
+
+
+def numbers(one: Jackknife) -> dict[str, Any]:
+    """A share with its interval of 95% (None for few scenes) and the number of scenes."""
+    ends = one.interval(low=0, high=1)
+    return {
+        "share": float(one.value), "interval": None if ends is None else ends.tolist(), "scenes": len(one.left_out)
+    }  # fmt: skip
+
+
+def objects_of(boxes: Mapping[str, Sequence]) -> dict[str, Object]:
+    """The object that each word names."""
+    return {word: tuple(tuple(map(float, box)) for box in places) for word, places in boxes.items()}
+
+
+def cases_of(image: int, caption: DecodedCaption, objects: Mapping[str, Object]) -> list[Case]:
+    """All cases of a caption: the first two words of each object, with each other object."""
+    before: dict[Object, int] = defaultdict(int)
+    found = []
+    for place, word in enumerate(caption.words):
+        if (own := objects.get(word)) is None:
+            continue
+        turn, before[own] = before[own], before[own] + 1
+        if turn < 2:
+            others = [other for other in dict.fromkeys(objects.values()) if other != own]
+            found += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
+    return found
+
+
+def outcome(
+    case: Case,
+    caption: DecodedCaption,
+    before: DecodedCaption,
+    objects: Mapping[str, Object],
+    beams: int,
+    forced: str,
+    strength: float,
+) -> Outcome:
+    """What the caption says at the place of a case; `before` is the caption that was said without."""
+    said, after = (*caption.words, "", "")[case.place : case.place + 2] if case.place < len(caption.words) else ("", "")
+    named = said == before.words[case.place] if forced == "own" else objects.get(said) == case.other
+    next_own = objects.get(after) == case.own if case.turn == 0 else None
+    return Outcome(case.image, beams, case.turn, forced, strength, named, next_own, case.opens)
+
+
+def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"] | None:
+    """The map of a case; None for an object without an area."""
+    cells = grid.rows * grid.columns
+    if forced == "random":
+        return torch.zeros(frames * cells).index_fill(0, torch.randint(frames * cells, (1,)), 1)
+    weights = torch.zeros(frames, cells, dtype=torch.float64)
+    for x0, y0, x1, y1, *frame in case.own if forced == "own" else case.other:
+        if x0 < x1 and y0 < y1 and (on := grid.on_mask(torch.ones(1, 1), Extent(x0, y0, x1, y1))) is not None:
+            weights[int(frame[0]) if frame else 0] += on.flatten()
+    return (weights / weights.sum()).float().flatten() if weights.any() else None
+
+
+def _decoded(
+    task: Any, decoding: Any, regions: Tensor, cases: Sequence[Case], maps: Sequence[Tensor], strength: float
+) -> list[DecodedCaption]:
+    """The caption of each case under its map, in parts of little memory."""
+    said: list[DecodedCaption] = []
+    most = max(1, MAX_NUMBERS // regions[0].numel())
+    for first in range(0, len(cases), most):
+        some = cases[first : first + most]
+        place = torch.tensor([case.place for case in some])
+        alpha = torch.zeros(len(some), int(place.max()) + 1, 1, regions.shape[1])
+        alpha[torch.arange(len(some)), place, 0] = torch.stack(list(maps[first : first + most]))
+        images = torch.tensor([case.image for case in some], device=regions.device)
+        steering = Steering(alpha, strength * alpha.any(dim=-1))
+        said += task.described_from(regions[images], decoding, steering)
+    return said

@@ -1,0 +1,150 @@
+"""Questions about a story or an image, asked of a run that answers in hops."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from vision_attn.data.stories.question import Question, encoded, padded
+from vision_attn.data.stories.stories import QuestionSource
+from vision_attn.data.text_encoding import read_text
+from vision_attn.results.images import Picture, held, name_of, whole
+from vision_attn.results.images import encoded as encoded_image
+from vision_attn.results.result_list import ResultList
+from vision_attn.system.console import few, suggest
+from vision_attn.system.errors import UserError
+from vision_attn.viz.hops import AnsweredImage, AnsweredStory
+
+if TYPE_CHECKING:
+    from vision_attn.results.answered import AnswerResult
+
+STORY = "story"
+"""The name of a story that is no file."""
+SENTENCES = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
+"""Between two sentences of a text."""
+MOST_FACTS = 50
+"""Sentences that a run reads whose data do not say how many."""
+
+
+class Answers:
+    """What `Model` has of questions."""
+
+    task: Any
+    source: Any
+    name: str
+    device: torch.device
+    turn: Any
+    check: Callable[[str], None]
+
+    @overload
+    def answer(self, facts: "Picture | Sequence[str]", question: str) -> "AnswerResult": ...
+    @overload
+    def answer(self, facts: "Picture | Sequence[str]", question: Sequence[str]) -> "ResultList[AnswerResult]": ...
+    def answer(self, facts: "Picture | Sequence[str]", question: str | Sequence[str]) -> Any:
+        """Answer a question about a story or an image, or several questions about the same one. Returns a
+        `StoryAnswer` or a `SceneAnswer` with `text` (the answer), `probability`, `probabilities` of all words, and
+        `alpha`, the weight of each sentence or region in each hop; or a list of them.
+
+        facts: of a run on stories, a text, a list of sentences, or the name of a text file; of a run on images, an
+            image as `caption` takes it.
+
+        Raises UserError for a question or a story of which the run knows no word; single words that it does not know
+        are `unknown` in the result.
+        """
+        self.check("answer")
+        asked = [question] if isinstance(question, str) else list(question)
+        if not asked or not all(isinstance(one, str) and one.strip() for one in asked):
+            raise UserError("a question is a text of at least one word")
+        told = self._of_image(facts, asked) if self.task.encoder else self._of_story(facts, asked)
+        found = ResultList(told)
+        return found[0] if isinstance(question, str) else found
+
+    def _of_story(self, given: Any, asked: Sequence[str]) -> "Iterator[AnswerResult]":
+        from vision_attn.results.answered import StoryAnswer
+
+        name, sentences = story_of(given)
+        unknown = self._unknown(sentences, name if name != STORY else "this story")
+        most = self.source.max_facts if isinstance(self.source, QuestionSource) else MOST_FACTS
+        facts, words, *_ = encoded(
+            [Question(one, "", "", tuple(sentences)) for one in asked], self.task.vocabulary, most
+        )
+        new = [self._unknown([one], f"the question {one!r}") for one in asked]
+        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+            shown = AnsweredStory(one, sentences[-most:], (), None, *self._said(probabilities), alpha)
+            missing = list(dict.fromkeys([*new[number], *unknown]))
+            yield StoryAnswer(
+                name, shown, probabilities, self.task.vocabulary.words, self.task.model.scored, missing, self.name
+            )
+
+    def _of_image(self, given: Any, asked: Sequence[str]) -> "Iterator[AnswerResult]":
+        from vision_attn.results.answered import SceneAnswer
+
+        encoder, vocabulary = self.task.encoder, self.task.vocabulary
+        if isinstance(given, list | tuple):
+            raise UserError(f"{self.name} answers questions about one image: give them one after the other")
+        name = name_of(given, 1)
+        image = held(given, name)
+        pixels = encoded_image(image, encoder.resolution, encoder.fit)
+        new = [self._unknown([one], f"the question {one!r}") for one in asked]
+        words = padded([vocabulary.encode(one) for one in asked])
+        picture, way = whole(image), f"attention of {type(self.task.model).__name__}"
+        facts = pixels[None].expand(len(asked), *pixels.shape)
+        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+            maps = alpha.unflatten(1, encoder.grid)
+            shown = AnsweredImage(one, None, *self._said(probabilities), maps, picture, (), encoder.extent())
+            yield SceneAnswer(
+                name, shown, probabilities, vocabulary.words, self.task.model.scored, new[number], self.name, image,
+                encoder.fit, way,
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple]:
+        """Of each question the question, the weights of its hops, and the probabilities of words."""
+        with self.turn:
+            log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))
+            return zip(asked, alpha.float().cpu(), log_prob.exp().cpu(), strict=True)
+
+    def _said(self, probabilities: torch.Tensor) -> tuple[str, float]:
+        return self.task.vocabulary.words[int(probabilities.argmax())], float(probabilities.max())
+
+    def _unknown(self, texts: Sequence[str], what: str) -> list[str]:
+        """The words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
+        vocabulary = self.task.vocabulary
+        words = list(dict.fromkeys(word for text in texts for word in vocabulary.tokens(text)))
+        missing = [word for word in words if word not in vocabulary.index]
+        if len(missing) == len(words):
+            known = few(sorted(word for word in vocabulary.index if word.isalpha()), 12)
+            raise UserError(f"{self.name} knows no word of {what}; the words that it knows are {known}")
+        return missing
+
+
+def hint(result: "AnswerResult") -> str:
+    """What to say of the words of a result that its model does not know; empty if there are none."""
+    if not result.unknown:
+        return ""
+    known = [word for word in result.names if word.isalpha()]
+    one = result.unknown[0] if len(result.unknown) == 1 else ""
+    like = suggest(one, known) if one else ""
+    like = like if like.startswith("; did you mean") else ""
+    return f"unknown to this model, which may answer wrongly: {few(result.unknown, 8)}{like}"
+
+
+def story_of(given: Any) -> tuple[str, list[str]]:
+    """The name and the sentences of a story: a text, a list of sentences, or the name of a text file. Raises UserError
+    for anything else, and for a story without a sentence."""
+    name = STORY
+    if isinstance(given, Path) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
+        name = str(given)
+        given = read_text(Path(given))
+    if isinstance(given, str):
+        if given and not re.search(r"\s", given):
+            raise UserError(f"{given}: no such file: a story is a text of sentences, or a file that holds one")
+        given = SENTENCES.split(given.strip())
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise UserError("this run answers questions about stories: give a text or a list of sentences, not an image")
+    if not (sentences := [one.strip() for one in given if one.strip()]):
+        raise UserError(f"{name}: there is no sentence")
+    return name, sentences

@@ -1,0 +1,44 @@
+"""What a model said, word by word, as all results give it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.geometry.extents import Extent
+
+
+class Said:
+    """Words with their probabilities and maps."""
+
+    described: Any
+    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
+
+    @property
+    def words(self) -> Sequence[str]:
+        return self.described.words
+
+    @property
+    def log_prob(self) -> Sequence[float] | None:
+        """The log-probability of each word, in nats; None if the model has none."""
+        return self.described.log_prob
+
+    @property
+    def probabilities(self) -> Float[Tensor, "T"] | None:
+        """The probability of each word, as a tensor; None if the model has none. `log_prob` has the same in nats, as a
+        list that JSON can hold."""
+        known = self.log_prob
+        return None if known is None else torch.tensor([*known], dtype=torch.float64).exp().float()
+
+    @property
+    def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
+        """The map of each word, for a film with F frames; None for a model without maps."""
+        return self.described.alpha
+
+    @property
+    def extent(self) -> Extent:
+        """Where the regions of the maps lie on the picture: `vision_attn.geometry.extents.centres` gives their
+        centres."""
+        return self.described.extent
