@@ -10,9 +10,9 @@ import pytest
 import torch
 from toy import Plane, Points, adam, toy_run
 
-from vision_attn.engine import profile
 from vision_attn.engine.fit import fit
-from vision_attn.engine.profile import Profile
+from vision_attn.engine.timing import profile
+from vision_attn.engine.timing.profile import Profile
 
 
 class Slow(Points):

@@ -23,7 +23,7 @@ from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
-from vision_attn.engine.profile import Profile
+from vision_attn.engine.timing.profile import Profile
 from vision_attn.system.console import few, printable, say
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Task

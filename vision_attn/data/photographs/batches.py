@@ -1,7 +1,7 @@
 """Make batches of images and captions from a table of the photographs of a split."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.resizing import RESIZING
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.features import Features
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
@@ -18,6 +19,7 @@ from vision_attn.data.photographs.pixels import AHEAD, Pixels
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.vocabulary import PAD, Vocabulary
 from vision_attn.system.errors import UserError
+from vision_attn.system.files import digest
 from vision_attn.task import Static
 
 
@@ -150,6 +152,14 @@ class Batches:
             sources=table.sources(members),
         )
         return batch, kept if some else None
+
+
+def identity_of(members: Photographs, *further: Any) -> str:
+    """A checksum of photographs that were located, with their captions and the sizes of their files, of how they are
+    resized, and of what else metrics depend on."""
+    sizes = np.asarray(members.sizes).tolist()
+    listed = [[one.id, one.name, one.captions, size] for one, size in zip(members, sizes, strict=True)]
+    return digest([RESIZING, listed, *further])
 
 
 def _unreadable(photograph: Photograph) -> UserError:

@@ -33,7 +33,7 @@ class Profile:
     def __init__(self, folder: Path, device: torch.device, steps: int, *, captured: bool = False) -> None:
         self.folder, self.device, self.steps, self.captured = folder, device, steps, captured
         self.waited = 0.0
-        """Seconds of waiting for data since this was last set to 0."""
+        """Seconds of waiting for data since the last call of `lately`."""
         self.parts: dict[str, float] = {}
         """Seconds of each part of the traced steps."""
         self.validation: float | None = None
@@ -41,6 +41,11 @@ class Profile:
         self.first = EVER
         self.taken = 0
         self._trace: profile | None = None
+
+    def lately(self) -> float:
+        """The seconds of waiting since the last call."""
+        waited, self.waited = self.waited, 0.0
+        return waited
 
     def begin(self, step: int) -> None:
         """From `SKIPPED` steps after this one on, steps are traced, unless they are already."""
