@@ -77,7 +77,7 @@ class Training:
                 checkpoint.update_position(self.folder, position)
         elif run.sanity_check and run.validate_every:
             self.evaluate(islice(self.validation(), self.data.num_sources), world)
-        START.done("validation" if run.validate_every else "checkpoint")
+        START.done("checkpoint" if position.step else "validation" if run.start_from else "sanity check")
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
