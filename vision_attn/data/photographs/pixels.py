@@ -197,16 +197,16 @@ class HeldPixels(Pixels):
             if self.table is None:
                 shape = self.most, self.resolution, self.resolution, 3
                 self.table = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        held = self.table.index_select(0, there([*read.held.values()], self.device))
-        if not read.new:
-            return held.movedim(-1, 1)
-        decoded = squares(read.groups, self.resolution, self.device).movedim(1, -1)
-        self._hold([read.views[number].name for number in read.new], decoded)
-        if not read.held:
-            return decoded.movedim(-1, 1)
-        images = torch.cat([held, decoded])
+        parts = []
+        if read.held:
+            parts.append(self.table.index_select(0, there([*read.held.values()], self.device)))
+        if read.new:
+            parts.append(squares(read.groups, self.resolution, self.device).movedim(1, -1))
+            self._hold([read.views[number].name for number in read.new], parts[-1])
+        if len(parts) == 1:
+            return parts[0].movedim(-1, 1)
         order = np.argsort([*read.held, *read.new]).tolist()
-        return images.index_select(0, there(order, self.device)).movedim(-1, 1)
+        return torch.cat(parts).index_select(0, there(order, self.device)).movedim(-1, 1)
 
     def _hold(self, names: list[str], images: UInt8[Tensor, "M S S 3"]) -> None:
         """Keep as many as there is room for, a photograph that is there twice once."""
