@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -12,7 +14,9 @@ from benchmarks.decoding import decoding
 from benchmarks.draw import draw
 from benchmarks.encoders import encoders
 from benchmarks.glimpse import glimpse
+from benchmarks.gpu.day import day
 from benchmarks.gpu.kernels import kernels
+from benchmarks.gpu.pack import pack
 from benchmarks.gpu.speeds import gpu
 from benchmarks.loaders import loaders
 from benchmarks.parts import parts
@@ -25,6 +29,7 @@ from benchmarks.shapes import QUICK, Shapes
 from benchmarks.show_attend_tell import hard_training, training
 from benchmarks.size import size
 from benchmarks.strings import strings
+from vision_attn.system.console import bytes_of
 from vision_attn.system.machine import processor
 from vision_attn.system.memory import keep_freed_memory
 
@@ -68,7 +73,15 @@ def main() -> None:
         "--repeats", type=int, default=3, help="measurements of each side, after a warm-up; seeds of parts"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, once: tests that it runs, measures nothing")
+    prepared = parser.add_argument_group("a prepared day on a GPU", "with the table gpu: see docs/gpu.md")
+    prepared.add_argument("--day", type=float, metavar="MINUTES", help="tests, trainings, speeds and rows in this time")
+    prepared.add_argument("--out", type=Path, default=Path("runs/day"), metavar="FOLDER", help="of --day")
+    prepared.add_argument("--pack", type=Path, metavar="FOLDER", help="write what a machine without a network needs")
     options = parser.parse_args()
+    if options.day is not None or options.pack is not None:
+        if options.tables != ["gpu"]:
+            parser.error("--day and --pack are of the table gpu: python -m benchmarks gpu --day 10")
+        sys.exit(prepared_day(options))
     unknown = [name for name in options.tables if name not in TABLES]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}: choose from {', '.join(TABLES)}")
@@ -90,6 +103,22 @@ def main() -> None:
         start = time.perf_counter()
         print(TABLES[name](shapes, 1 if options.quick else options.repeats))
         print(f"\n({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+
+
+def prepared_day(options: argparse.Namespace) -> int:
+    """Pack, or run the parts of a day. Returns the exit status: 1 if a part failed."""
+    if options.pack is not None:
+        for path in pack(options.pack):
+            print(f"{path}: {bytes_of(path.stat().st_size)}")
+        return 0
+    if not options.quick and not torch.cuda.is_available():
+        print("--day needs a CUDA device, and torch sees none here; --quick tries its parts on a CPU", file=sys.stderr)
+        return 2
+    results = day(options.out, options.day, quick=options.quick)
+    for one in results:
+        print(f"{one.part.name}: {one.seconds:.0f} s, {one.status}")
+    print(f"written to {options.out / 'day.md'}")
+    return 0 if all(one.status == "exit status 0" for one in results) else 1
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""The tables at the head of docs/results.md, written from docs/results.yaml, which has seeds and splits."""
+"""What is written from docs/results.yaml: the tables at the head of docs/results.md, with seeds and splits; and the
+plan of half an hour of an H200 in docs/gpu.md."""
 
 import re
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import yaml
+from vision_attn.commands._paper_rows import rates, seconds, tables, trainings
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results.md"
-NUMBERS = ROOT / "docs" / "results.yaml"
-
-
-def tables() -> list[dict[str, Any]]:
-    return yaml.safe_load(NUMBERS.read_text())
+GPU = ROOT / "docs" / "gpu.md"
+PLAN = re.compile(r"(<!-- plan: .*? -->\n)(?:\|.*\n|\n|All .*\n)*?(?=<!-- end of plan -->)")
 
 
 def cell(table: dict[str, Any], row: dict[str, Any], column: str) -> str:
@@ -44,3 +42,30 @@ def with_tables(text: str) -> str:
         assert len(place.findall(text)) == 1, table["heading"]
         text = place.sub(lambda found, table=table: found[1] + written(table), text)
     return text
+
+
+def planned() -> list[str]:
+    """The trainings of all rows that need no photographs."""
+    return [name for name, one in trainings().items() if one.rate and not one.rate.startswith("photographs")]
+
+
+def plan() -> str:
+    """The plan as Markdown: a line for each rate, with the trainings that have it."""
+    by_rate: dict[str, list[str]] = {}
+    for name in planned():
+        by_rate.setdefault(trainings()[name].rate, []).append(name)
+    lines = ["| trainings | number | images | images/s | | s |", "|---|---|---|---|---|---|"]
+    for rate, names in by_rate.items():
+        images, known = sum(trainings()[name].images for name in names), rates()[rate]
+        lines.append(
+            f"| {rate} | {len(names)} | {images / 1e6:.2f}M | {known['images']:,} | {known['from']} "
+            f"| {seconds(names, gpu=True):.0f} |"
+        )
+    total = seconds(planned(), gpu=True)
+    lines += ["", f"All {len(planned())} trainings, one after the other: {total / 60:.0f} minutes.", ""]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def with_plan(text: str) -> str:
+    """The text of docs/gpu.md with the plan as the file of rows says."""
+    return PLAN.sub(lambda found: found[1] + plan(), text)

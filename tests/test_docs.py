@@ -2,7 +2,7 @@
 
 docs/equations.md links to lines of code, and CONTRIBUTING.md has a picture of the floors of the package. After an edit
 that moves lines or folders, this sets all line numbers, and draws the picture from pyproject.toml. It also writes the
-tables at the head of docs/results.md from the numbers in docs/results.yaml:
+tables at the head of docs/results.md from the numbers in docs/results.yaml, and the plan in docs/gpu.md:
 
     python tests/test_docs.py --update
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.result_tables import RESULTS, tables, with_tables
+from tests.result_tables import GPU, RESULTS, plan, tables, with_plan, with_tables
 
 ROOT = Path(__file__).parents[1]
 EQUATIONS = ROOT / "docs" / "equations.md"
@@ -273,7 +273,12 @@ def test_each_number_at_the_head_of_the_results_is_of_a_row_with_seeds_and_a_spl
         for row in table["rows"]:
             measured = [value for value in row.values() if isinstance(value, list) and not isinstance(value[0], str)]
             assert bool(row.get("seeds")) == bool(measured), row
-            assert {*row} <= {*table["columns"], "seeds", "bold"}, row
+            assert {*row} <= {*table["columns"], "seeds", "bold", "name", "runs", "theirs", "weights"}, row
+
+
+def test_the_plan_of_half_an_hour_is_that_of_the_rows() -> None:
+    text = GPU.read_text()
+    assert with_plan(text) == text and plan() in text, f"docs/gpu.md is out of date: run `{UPDATE}`"
 
 
 def test_a_number_that_is_changed_in_the_results_is_noticed() -> None:
@@ -390,3 +395,4 @@ if __name__ == "__main__":
     EQUATIONS.write_text(updated(EQUATIONS.read_text()))
     CONTRIBUTING.write_text(pictured(CONTRIBUTING.read_text()))
     RESULTS.write_text(with_tables(RESULTS.read_text()))
+    GPU.write_text(with_plan(GPU.read_text()))

@@ -1,7 +1,8 @@
-"""What mypy and basedpyright know of a user's script: the class of every result of the public API."""
+"""The types of the package: mypy finds no error in it, and it and basedpyright know what a user's script gets."""
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
@@ -11,8 +12,10 @@ from vision_attn.api import Included
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = """
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 from typing_extensions import assert_type
 
 import vision_attn
@@ -38,6 +41,9 @@ assert_type(model.caption(["a.jpg", "b.jpg"])[1:], ResultList[CaptionResult])
 assert_type(model.caption(iter(["a.jpg", "b.jpg"])), Iterator[CaptionResult])
 assert_type(model.caption("a.jpg", captions=3)[0], CaptionResult)
 assert_type(model.caption(["a.jpg"], captions=3)[0], ResultList[CaptionResult])
+mask = np.ones((8, 8))
+assert_type(model.caption("a.jpg", attend={3: (0.3, -0.2), 5: (0, 0, 1, 1)}, strength=0.5), CaptionResult)
+assert_type(model.caption(["a.jpg"], attend={(2, 4): mask, 7: (0, 0)})[0].steered, Sequence[int])
 assert_type(model.transcribe("line.png"), TranscriptResult)
 assert_type(model.look("photo.jpg"), ExplanationResult)
 assert_type(model.measure(["a.jpg"]), MeasureResult)
@@ -70,6 +76,19 @@ def check(checker: list[str], script: str, folder: Path) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, "-m", *checker, str(folder / "script.py")], cwd=ROOT, capture_output=True, text=True
     )
+
+
+PINNED = (ROOT / "constraints.txt").read_text()
+
+
+def test_mypy_finds_no_error_in_the_package():
+    """By the settings in pyproject.toml: public API, results and contracts strictly. What mypy knows stays in
+    .mypy_cache: the first run takes a minute, the next ones seconds."""
+    pytest.importorskip("mypy")
+    if any(f"\n{name}=={version(name).partition('+')[0]}" not in PINNED for name in ("mypy", "numpy", "torch")):
+        pytest.skip("types differ between versions of libraries: those of constraints.txt are checked")
+    checked = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_mypy_knows_every_result(cache, tmp_path):

@@ -20,9 +20,9 @@ from vision_attn.system.errors import UserError
 __all__ = ["Explainer", "Included", "Model", "load", "load_explainer", "load_model"]
 
 Included = Literal[
-    "weights/draw_mnist", "weights/draw_mnist32", "weights/draw_reader_cluttered100", "weights/drawn_films",
-    "weights/drawn_scenes", "weights/photographs", "weights/ram_cluttered60", "weights/ram_photographs",
-    "weights/scene_questions", "weights/stories",
+    "weights/draw_mnist", "weights/draw_mnist32", "weights/draw_mnist64", "weights/draw_reader_cluttered100",
+    "weights/drawn_films", "weights/drawn_scenes", "weights/photographs", "weights/ram_cluttered60",
+    "weights/ram_photographs", "weights/scene_questions", "weights/stories",
 ]  # fmt: skip
 """The runs that come along."""
 

@@ -23,6 +23,10 @@ STRINGS = [
     "--data.lengths=[1,3]", "--data.test_lengths=[1,5]", "--task.encoder.width=2", "--task.encoder.region_size=4",
     "--run.device=cpu",
 ]  # fmt: skip
+QUESTIONS = [
+    "--data.batch_size=4", "--data.epoch_images=8", "--data.val_images=4", "--data.test_images=4", "--run.warmup=0",
+    "--task.model.size=8", "--run.device=cpu",
+]  # fmt: skip
 SCENES = [*SIZES["sat_soft_scenes"], "--run.epochs=1", "--run.sanity_check=false"]
 CONFIG = str(CONFIGS / "sat_soft_scenes.yaml")
 
@@ -39,6 +43,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "answer": Verb(lambda there, out: ["answer", there / "answerer", "--example=2", f"--out={out}", "--device=cpu"]),
     "caption": Verb(lambda there, out: ["caption", there / "captioner", there / "images", "--device=cpu",
                                         f"--out={out}", f"--csv={out / 'captions.csv'}"]),
     "classify": Verb(lambda there, out: ["classify", there / "classifier", there / "images", f"--out={out}",
@@ -56,6 +61,8 @@ VERBS = {
     "pack": Verb(lambda there, out: ["pack", there / "captioner", out / "packed"]),
     "prepare": Verb(lambda there, out: ["prepare", CONFIG, *SCENES, f"--run.folder={out}"]),
     "push": Verb(lambda there, out: ["push", there / "captioner", "user/name"], writes=False, status=1),
+    "reproduce": Verb(lambda there, out: ["reproduce", "memory_task1", "--quick", "--show=1", "--device=cpu",
+                                          f"--out={out}"], same=False),
     "score": Verb(lambda there, out: ["score", there / "x.json", there / "references.json", f"--out={out / 'm.json'}",
                                       f"--each={out / 'each.jsonl'}"]),
     "serve": Verb(lambda there, out: ["serve", there / "captioner", "--port=0", "--device=cpu"], writes=False,
@@ -69,6 +76,7 @@ VERBS = {
 def write_inputs(folder: Path) -> None:
     """Tiny runs, images, captions and a log."""
     write_run("sat_soft_scenes", folder / "captioner")
+    write_run("memory_scenes", folder / "answerer", sizes=QUESTIONS)
     write_run("ram_mnist28", folder / "classifier", "--data.batch_size=50")
     digits = f"--data.folder={write_mnist(folder / 'mnist')}"
     write_run("strings_read_ctc", folder / "reader", digits, sizes=STRINGS)

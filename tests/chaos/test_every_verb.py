@@ -78,7 +78,8 @@ def check_same(verb: str, out: Path, whole: Path) -> None:
 
 def contents_names(folder: Path) -> list[str]:
     """The names of all files below `folder`, without the checkpoint before the last, which an interruption adds."""
-    return [name for path in folder.rglob("*") if not (name := str(path.relative_to(folder))).startswith("previous")]
+    paths = [path.relative_to(folder) for path in folder.rglob("*")]
+    return [str(path) for path in paths if not any(part.startswith("previous") for part in path.parts)]
 
 
 def check_output(code: int, output: str, good: tuple[int, ...]) -> None:
@@ -226,7 +227,7 @@ def test_inputs_lie_on_a_read_only_disk(verb, server, there, whole, tally):
     out = there / f"from-{verb}"
     try:
         for path in there.iterdir():
-            if path.name in ("captioner", "classifier", "reader", "images", "log", "mnist"):
+            if path.name in ("answerer", "captioner", "classifier", "reader", "images", "log", "mnist"):
                 shutil.copytree(path, place / path.name)
             elif path.is_file():
                 shutil.copy(path, place)

@@ -151,6 +151,7 @@ def test_the_command_draws_a_scene_and_says_its_answer(tmp_path, monkeypatch, ca
     for words, said in (
         (["weights/stories"], "name a story or an image, and a question; --example 1 takes one"),
         (["weights/stories", STORY], "name a question"),
+        (["weights/stories", STORY, MILK, "--figure=f.pdf"], "--out draws the page of a story"),
         (["weights/stories", "--example", "9999"], "the test set has 2000 questions"),
         (["weights/photographs", "dog.jpg", "what?"], "which answers no questions: use caption()"),
     ):  # fmt: skip

@@ -143,6 +143,7 @@ def test_train_eval_and_caption_go_together(
     table = capsys.readouterr().out
     assert (
         table.startswith("test: 4 images\n")
+        and record["intervals"] == {}  # of four images
         and "BLEU-4" in table
         and "pointing_uniform" in table
         and str(out / "metrics_test.json") in table

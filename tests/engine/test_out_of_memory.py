@@ -1,19 +1,26 @@
 """Memory that is short: the batch that fits is found or named, and a run goes on with it."""
 
 import json
-import math
 from functools import partial
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from toy import Plane, Points, adam, cosine, toy_run
 
+from vision_attn.commands import main
+from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.stories.stories import Stories
+from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine import batch_size, short_of_memory
 from vision_attn.engine.batch_size import DoesNotFit, Trial, largest, parts, powers
+from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.run_folder import checkpoint
+from vision_attn.engine.training import Training
 from vision_attn.system.errors import UserError
+from vision_attn.task import Task
 
 
 class Sized(Points):
@@ -43,7 +50,7 @@ def short() -> None:
 class Greedy(Plane):
     """Has memory for a number of points in a training batch, from some step on, and in a prediction."""
 
-    def __init__(self, source, *, room=math.inf, room_to_predict=math.inf, steps=0):
+    def __init__(self, source, *, room: int = 10**6, room_to_predict: int = 10**6, steps: int = 0):
         super().__init__(source, dropout=0.0)
         self.room, self.room_to_predict, self.steps = room, room_to_predict, steps
         self.sizes = []
@@ -216,7 +223,70 @@ def test_errors_of_other_kinds_stay_what_they_are(tmp_path):
         train(tmp_path / "b", task=task, automatic=True)
 
 
+def test_of_several_processes_each_guesses_half(tmp_path):
+    """It cannot try what all would have to do together."""
+    training = Training.__new__(Training)
+    training.data, training.run, training.world = Sized(), toy_run(tmp_path), World(1, 2, torch.device("cpu"))
+    training.position = checkpoint.Position({}, step=7)
+    assert str(short_of_memory.in_training(training, "tried to allocate 2 GiB")) == (
+        "out of memory in step 8, with 8 images in a batch (tried to allocate 2 GiB): 4 may fit. Run the same command "
+        "with --data.batch_size=4 --run.accumulate=2, which make the same steps in smaller parts; "
+        f"{short_of_memory.PAGE}"
+    )
+
+
 def test_an_evaluation_names_the_key():
     error = DoesNotFit(64, 16, "CUDA out of memory")
     said = str(short_of_memory.in_evaluation(error, Sized()))
     assert "with 64 images in a batch (CUDA out of memory): 16 fit. Add --data.batch_size=16;" in said
+
+
+CONFIG = f"""
+task: {{class_path: {__name__}.Greedy}}
+data: {{class_path: {__name__}.Sized, init_args: {{items: 32, batch_size: auto}}}}
+optimizer: {{class_path: torch.optim.AdamW, init_args: {{lr: 1.0e-2}}}}
+run: {{epochs: 1, metric: error, mode: min, device: cpu, threads: 1}}
+"""
+
+
+def test_by_the_command_line_a_size_is_found_and_kept_and_smaller_batches_go_on(tmp_path, capsys):
+    (tmp_path / "points.yaml").write_text(CONFIG)
+    train = ["train", str(tmp_path / "points.yaml"), f"--run.folder={tmp_path}/run"]
+    assert main(train) == 0
+    assert "data.batch_size is 4: " in capsys.readouterr().out
+    assert "batch_size: 4\n" in (tmp_path / "run/best/config.yaml").read_text()
+    assert main([*train, "--run.epochs=2"]) == 0
+    (tmp_path / "points.yaml").write_text(CONFIG.replace("Greedy}", "Greedy, init_args: {room: 2}}"))
+    assert main(["train", str(tmp_path / "points.yaml"), f"--run.folder={tmp_path}/other", "--data.batch_size=4"]) == 1
+    said, keys = capsys.readouterr().err, "--data.batch_size=2 --run.accumulate=2"
+    assert said.startswith("vision-attn: error: out of memory in step 1, with 4 images") and "2 fit. No checkp" in said
+    assert keys in said and not (tmp_path / "other").exists()
+    (tmp_path / "points.yaml").write_text(CONFIG)
+    assert main([*train, "--run.epochs=3", "--data.batch_size=2"]) == 1
+    assert "data.batch_size was 4, is 2" in capsys.readouterr().err
+    assert main([*train, "--run.epochs=3", *keys.split()]) == 0
+    assert checkpoint.find(tmp_path / "run").step == 24
+
+
+def test_an_evaluation_says_it_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "points.yaml").write_text(CONFIG)
+    assert main(["train", str(tmp_path / "points.yaml"), f"--run.folder={tmp_path}/run"]) == 0
+    monkeypatch.setattr(Greedy, "predict", lambda task, batch, full: short() if len(batch.points) > 1 else None)
+    assert main(["eval", f"{tmp_path}/run", "--trust", __name__]) == 1
+    said = capsys.readouterr().err
+    assert said.count("out of memory") == 1 and "with 6 images in a batch (tried to allocate 2.00 GiB): 1 fit." in said
+
+
+def test_photographs_and_stories_come_in_batches_of_another_size(tmp_path):
+    for number in range(6):
+        Image.new("RGB", (40, 40), (number * 40, 0, 0)).save(tmp_path / f"{number}.png")
+    lines = [f"{number}.png,a red thing,{'val' if number == 5 else 'train'}" for number in range(6)]
+    (tmp_path / "captions.csv").write_text("\n".join(["image,caption,split", *lines]))
+    captions = Captions(images=str(tmp_path), min_count=1, batch_size=1, cache=None)
+    task = Task()
+    task.encoder = ConvNet()
+    captions.prepare(task)
+    assert (len(captions), len(captions.resized(2)), len(captions.resized(4))) == (5, 2, 1)
+    assert len(next(iter(captions.resized(2).train(0, seed=0))).images) == 2 and len(captions) == 5
+    stories = Stories(tasks=(1,), stories=20, test_stories=2, batch_size=1)
+    assert len(next(iter(stories.resized(3).train(0, seed=0))).ids) == 3

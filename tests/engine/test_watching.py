@@ -2,11 +2,13 @@
 
 import json
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from torch.optim import SGD
 from toy import Plane, Points, adam, cosine, toy_run
 
 from vision_attn.engine import watching
@@ -151,3 +153,20 @@ def test_a_mode_that_was_asked_for_stays(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "online")
     train(tmp_path, wandb=True, epochs=1)
     assert len(asked) == 1 and "wandb failed to start; training without it: no network" in capsys.readouterr().out
+
+
+def test_the_model_before_is_the_first_line_and_counts_for_patience(tmp_path, capsys):
+    """Training that makes the start worse ends after `patience` validations."""
+    train(tmp_path / "start", epochs=3)
+    capsys.readouterr()
+    fit(
+        task=Plane, data=Points(), optimizer=partial(SGD, lr=10.0),
+        run=toy_run(tmp_path / "run", start_from=str(tmp_path / "start"), epochs=9, patience=2, clip=1.0),
+    )  # fmt: skip
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    before = json.loads((tmp_path / "start/best/metrics_val.json").read_text())
+    assert lines[0]["step"] == lines[0]["epoch"] == 0 and lines[0]["val/error"] == pytest.approx(before["error"])
+    assert [line["epoch"] for line in lines if "val/error" in line] == [0, 1, 2]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"validation of the weights of {tmp_path}/start: error ")
+    assert json.loads((tmp_path / "run/best/metrics_val.json").read_text())["step"] == 0

@@ -1,12 +1,20 @@
 """Intervals and tests of few images: what they cover and how often they are wrong, in simulations; and that sums of
 captions over images give the metrics of the corpus."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 from tests.scoring import quickly
+from vision_attn.contracts import DecodedCaption, Results
+from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.metrics import METRICS, caption_metrics
+from vision_attn.metrics.coco import captions
 from vision_attn.metrics.coco.sums import bleu, estimates, meteor
+from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.metrics.intervals import FEWEST, Jackknife, holm, p_behind, ratio
 
 REFERENCES = {
@@ -197,3 +205,21 @@ def test_nonlinear_metrics_are_covered_too() -> None:
 def test_a_single_image_has_no_interval(monkeypatch):
     monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
     assert estimates(caption_metrics({1: "a dog"}, {1: ["a dog"]}, names=["BLEU-1"])) == {}
+
+
+def test_an_evaluation_writes_the_intervals_that_score_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captions, "run", quickly)
+    texts = {number: f"a dog sees a {thing}" for number, thing in enumerate(["cat", "cow", "owl", "fox", "bee"])}
+    said = texts | {0: "a dog sees a cow", 1: "nothing at all"}
+    evaluator = CaptionScores(["BLEU-1", "CIDEr"])
+    described = [DecodedCaption(text, text.split(), [0.0]) for text in said.values()]
+    batch = CaptionBatch(
+        torch.empty(5, 0), torch.empty(5, 0), (*texts,), tuple([one] for one in texts.values()), (), ()
+    )
+    evaluator.update(batch, Results(None, described, {}, frozenset()))
+    metrics = evaluator.compute()
+    evaluator.write(tmp_path)
+    written = json.loads((tmp_path / "intervals.json").read_text())
+    report = caption_metrics(said, {number: [text] for number, text in texts.items()}, names=["BLEU-1", "CIDEr"])
+    expected = {name: one.interval(low=0).tolist() for name, one in estimates(report).items()}
+    assert written == expected and all(low < metrics[name] < high for name, (low, high) in written.items())

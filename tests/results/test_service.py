@@ -89,6 +89,8 @@ def test_bytes_and_a_file_that_is_open_are_one_image(form: str, model: Any, glim
     assert [each.file for each in several] == ["image 1", "image 2"]
     torch.testing.assert_close(several[1].alpha, one.alpha)  # a batch is rounded differently
     assert several[1].log_prob == pytest.approx(one.log_prob) != several[0].log_prob
+    assert isinstance(one.log_prob, list) and one.probabilities.shape == (len(one.words),) == one.alpha.shape[:1]
+    torch.testing.assert_close(one.probabilities.log(), torch.tensor(one.log_prob), rtol=1e-4, atol=1e-5)
     (last,) = model.caption(iter([make(encoded())]))
     assert last.record(maps=True) == expected
     assert model.look(make(encoded())).words == one.words

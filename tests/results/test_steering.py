@@ -44,7 +44,7 @@ def test_a_word_names_what_it_is_made_to_look_at() -> None:
             for place in (box, mask, centre):
                 said = model().caption(picture, beams=1, attend={2: place})
                 assert said.words[:2] == ["a", color] and said.steered == [2]
-            assert said.way == "attention of ShowAttendTell, made to look at word 2"
+            assert said.way == "attention of ShowAttendTell, but a chosen place at word 2"
             assert said.record()["steered"] == [2]
 
 
@@ -148,7 +148,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         (said,) = json.loads(capsys.readouterr().out)["captions"]
         assert said["words"][1]["word"] == color and said["steered"] == [2]
     assert main([*command, "--attend=2-3:0,0", "--out", str(tmp_path / "out")]) == 0
-    assert "made to look at words 2, 3" in (tmp_path / "out/index.html").read_text()
+    assert "but a chosen place at words 2, 3" in (tmp_path / "out/index.html").read_text()
     for wrong, told in ((["--strength=1"], "add --attend"), (["--attend=0,0"], "give a word and a place")):
         assert main([*command, *wrong]) == 1 and told in capsys.readouterr().err
     assert (

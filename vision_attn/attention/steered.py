@@ -113,6 +113,7 @@ class Steered(Captioner):
             logits, state, look = self.step(before, state, memory)
             given = at_least_float32(logits).log_softmax(dim=-1).gather(-1, word[..., None]).squeeze(-1)
             log_prob.append(given)
+            assert look is not None
             alpha.append(look.alpha)
         real = words != PAD
         return Caption(torch.stack(log_prob, dim=2) * real, torch.stack(alpha, dim=2) * real[..., None])

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             argv = joined(argv, verbs[chosen].options)
         elif chosen in verbs and argv[0] == chosen:  # names may follow options
             parser, argv = verbs[chosen], argv[1:]
-        mixed = parser is verbs.get(chosen)
+        mixed = parser is verbs.get(chosen or "")
         if mixed and "--" in argv:  # which argparse loses where names may follow options
             end = argv.index("--")
             argv = argv[:end] + [f"./{word}" if word.startswith("-") else word for word in argv[end + 1 :]]

@@ -202,7 +202,7 @@ def tested(runs: Sequence[Compared], wanted: Sequence[str] | None) -> dict[str, 
     """By the name of a metric and the label of a run, the metrics of the test set."""
     found: dict[str, dict[str, float]] = {}
     for split, name in metric_names(runs, wanted):
-        values = {labelled(one): one.test.get(name) for one in runs if split == "test"}
+        values: dict[str, Any] = {labelled(one): one.test.get(name) for one in runs if split == "test"}
         if there := {label: float(value) for label, value in values.items() if is_number(value)}:
             found[f"test/{name}"] = there
     return found

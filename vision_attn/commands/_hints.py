@@ -81,7 +81,7 @@ def shown(path: Path) -> Path:
 
 def _similar(stem: str, files: Sequence[Path]) -> list[str]:
     """Return the files called `stem`, or else at most three with similar names."""
-    named = {}
+    named = dict[str, str]()
     for file in files:
         known = Path("configs", file.name) if file.is_relative_to(ours()) else file  # a wheel's own path is long
         named.setdefault(file.parent.name if file.stem == "config" else file.stem, str(known))

@@ -56,9 +56,9 @@ def old_pictures_removed(folder: Path | None) -> Iterator[None]:
     except BaseException:  # the same command may replace what this one has written
         with suppress(OSError):
             new = _new(folder, before)
-            old = {name for name in listed.keys() - new if _is_same(folder / name, listed[name])}
-            if PAGE in new | old or PAGE not in _names(folder):
-                _list(folder, new | old)
+            same = {name for name in listed.keys() - new if _is_same(folder / name, listed[name])}
+            if PAGE in new | same or PAGE not in _names(folder):
+                _list(folder, new | same)
         raise
     new = _new(folder, before)
     if PAGE not in new:

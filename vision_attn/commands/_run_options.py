@@ -129,7 +129,7 @@ def best_of(folder: Path) -> dict[str, Any]:
     """The validation metrics and the `step` of the best weights of a run, or of a copy of its best/; empty where they
     are not told."""
     files = (folder / "best" / "metrics_val.json", folder / "metrics_val.json")
-    told = next((read_json(file) for file in files if file.is_file()), {})
+    told: Any = next((read_json(file) for file in files if file.is_file()), {})
     return told if isinstance(told, dict) else {}
 
 
@@ -190,7 +190,7 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
 
             raise UserError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
-        below = {key: content[key] for key in ("task", "data") if key in content}
+        below: dict[str, Any] = {key: content[key] for key in ("task", "data") if key in content}
         raise UserError(meant(error, below, options=vars(arguments))) from error
     if arguments.beams is not None:
         if model.task.verb not in ("caption", "transcribe"):

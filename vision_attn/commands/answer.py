@@ -7,7 +7,7 @@ the regions with the largest ones. Words that the run does not know are named on
 Without FACTS, --example N takes story or scene N of the run's own test set, and without a QUESTION its own question:
 
 vision-attn answer weights/stories --example 1
-vision-attn answer weights/scene_questions --example 2 "what shape is the thing above the red circle?" --out hops
+vision-attn answer weights/scene_questions --example 2 "what colour is the thing above the red star?" --out hops
 """
 
 import argparse
@@ -25,7 +25,7 @@ from vision_attn.commands._files import (
 )
 from vision_attn.commands._run_options import add_overlay, add_run_arguments, look_of, names_after_options, open_with
 from vision_attn.system.checks import check_range
-from vision_attn.system.console import complain, say
+from vision_attn.system.console import complain, say, to_the_end
 from vision_attn.system.errors import UserError
 from vision_attn.system.inputs import reads, writes
 
@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.results.answering import hint
 
     model.check("answer")
+    if not model.task.encoder and (figure or arguments.figure or look_of(arguments)):
+        raise UserError("--figure, --overlay and --scale are of images: --out draws the page of a story")
     if arguments.example is None:
         facts, questions = given[0], given[1:]
         if os.path.isfile(facts):
@@ -79,15 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
-    results = model.answer(facts, questions)
-    for result in results:
-        told(result, as_json=arguments.json)
-        if text := hint(result):
-            complain(text)
-    if arguments.out:
-        with old_pictures_removed(arguments.out):
-            complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")
-    write_figure(arguments, results, figure | look_of(arguments))
+    results: Any = model.answer(facts, questions)
+    with to_the_end(bool(arguments.out or arguments.figure)):
+        for result in results:
+            told(result, as_json=arguments.json)
+            if text := hint(result):
+                complain(text)
+        if arguments.out:
+            with old_pictures_removed(arguments.out):
+                complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")
+        write_figure(arguments, results, figure | look_of(arguments))
     return 0
 
 

@@ -5,6 +5,7 @@ For zsh: vision-attn completion zsh > a folder of $fpath/_vision-attn
 """
 
 import argparse
+from typing import Any
 
 FILES = ("CONFIG", "RUN", "FOLDER", "IMAGE", "RESULTS", "REFERENCES", "FILE", "FILE.json", "FILE.jsonl")
 """The names of arguments that are files or folders."""
@@ -23,7 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     parser, verbs = parser_of(*all_verbs())
     for verb in verbs.values():
-        for action in verb.actions:
+        actions: Any = verb.actions
+        for action in actions:
             if action.metavar in FILES:
                 action.complete = shtab.FILE
     print(shtab.complete(parser, shell=arguments.shell))

@@ -203,7 +203,8 @@ def evaluate(
             if number is None
             else sampled(partial(source.split, split), number, model.seed, **mine)
         )
-        options = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes, "within": model.turn}
+        options: dict[str, Any] = {"seed": model.seed, "what": f"evaluate {split}", "full": True, "sizes": sizes}
+        options["within"] = model.turn
         predicted = predictions(task, batches, world, **options)
         if not world.is_main:
             deque(predicted, maxlen=0)
@@ -211,10 +212,13 @@ def evaluate(
             return {}, {}
         # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
         with scratch("eval", out) as folder:
+            short = None
             try:
                 metrics = task.judge(predicted, folder)
             except DoesNotFit as error:
-                raise in_evaluation(error, source) from None
+                short = error
+            if short is not None:  # no error is its context, and the command prints it as it is
+                raise in_evaluation(short, source)
             for file in folder.iterdir():
                 if file.name == INTERVALS:
                     intervals = {"intervals": read_json(file)}

@@ -136,15 +136,15 @@ def in_docstring(text: str, known: Iterable[str]) -> dict[str, str]:
 def of_fields(kind: type) -> dict[str, str]:
     """The docstring below each field of a dataclass."""
     try:
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        body = defined.body if isinstance(defined, ast.ClassDef) else []
     except (OSError, SyntaxError):  # a class of an interactive session
         return {}
     return {
         field.target.id: shortened(inspect.cleandoc(below.value.value))
         for field, below in pairwise(body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(below, ast.Expr)
-        and isinstance(getattr(below.value, "value", None), str)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
     }
 
 

@@ -102,7 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
             ends = one["gain_interval"]
             interval = f" ({signed(ends[0])} to {signed(ends[1])})" if ends else ""
             pointing = f"pointing {one['pointing']:.3f}" if "pointing" in one else ""
-            say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing]))
+            control = f"control {one['control']:.3f}" if "control" in one else ""
+            say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing, control]))
         for line in (*result.numbers["verdict"], GAIN):
             complain(line)
         complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")

@@ -197,7 +197,7 @@ def written_content(
 
 def of(metric: "Jackknife | None") -> list[float] | None:
     """The interval of a metric, none of which is below 0; None for too few images."""
-    ends = metric and metric.interval(low=0)
+    ends = None if metric is None else metric.interval(low=0)
     return None if ends is None else ends.tolist()
 
 

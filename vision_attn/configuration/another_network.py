@@ -24,7 +24,7 @@ def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[s
     line says what is in their place. Raises UserError if there is no such network.
     """
     names = [option.text for option in options if option.path == NAME]
-    task = content.get("task")
+    task: Any = content.get("task")
     encoder = (task.get("init_args") or {}).get("encoder") if isinstance(task, dict) else None
     if not names or not isinstance(encoder, dict) or any(option.path == NAME[:2] for option in options):
         return content, options

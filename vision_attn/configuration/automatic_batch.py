@@ -16,8 +16,8 @@ PLACEHOLDER = 1
 
 def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option], bool]:
     """A config and its options with a number in the place of `auto`, and whether there was an `auto` that counts."""
-    data = content.get("data")
-    arguments = data.get("init_args") if isinstance(data, dict) else None
+    data: Any = content.get("data")
+    arguments: Any = data.get("init_args") if isinstance(data, dict) else None
     written = isinstance(arguments, dict) and arguments.get("batch_size") == AUTO
     if written:
         content = content | {"data": data | {"init_args": arguments | {"batch_size": PLACEHOLDER}}}

@@ -87,8 +87,8 @@ class Reader:
             changed.setdefault(name, []).append(Option(tuple(below), text))
         for name in (*written, *changed):
             if name not in parameters:
-                below = () if name in written else changed[name][0].path
-                whole = _join(key, ".".join((name, *below)))
+                rest = () if name in written else changed[name][0].path
+                whole = _join(key, ".".join((name, *rest)))
                 raise UnknownKey(whole, f"there is no such key{suggest(short(name), parameters)}")
         found = {}
         for name, parameter in parameters.items():

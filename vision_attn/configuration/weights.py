@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -182,6 +183,6 @@ def _check_memory(path: Path) -> None:
         raise UserError(f"{path} holds {path.stat().st_size:,} bytes of weights, and this machine has {machine:,}")
 
 
-def _place(tensor: Tensor) -> tuple[torch.UntypedStorage, int]:
+def _place(tensor: Tensor) -> tuple[torch.UntypedStorage, Any]:
     """Return a key equal for tensors that share memory. `data_ptr` is 0 for every tensor on the meta device."""
     return tensor.untyped_storage(), tensor.storage_offset()

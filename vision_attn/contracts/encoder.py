@@ -68,13 +68,14 @@ class Encoder(nn.Module):
         """
         if not self.convolutional:
             return WHOLE
-        fields = self.__dict__.setdefault("_fields", Fields())
+        fields: Fields = self.__dict__.setdefault("_fields", Fields())
         rows, fixed = self.grid
         height, width = self.resolution, self.resolution * (1 if fixed > 0 else STRIP)
         device = next(self.parameters()).device
 
         def maps(images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B D rows columns"]:
-            return self.forward(images.to(device)).mT.unflatten(2, (rows, fixed))  # not compiled: the batch is another
+            regions = self.forward(images.to(device)).mT
+            return regions.reshape(*regions.shape[:2], rows, fixed)  # not compiled: the batch is another
 
         found, (_, measured) = fields.of(None, self, maps, (height, width))
         if fixed > 0 or columns is None:

@@ -19,6 +19,8 @@ class Generated(Source):
     Training images depend on the seed, the epoch and the index of the batch alone.
     """
 
+    batch_size: int
+
     def __init__(self, *, batch_size: int, epoch_images: int, val_images: int, test_images: int) -> None:
         if min(batch_size, val_images, test_images) < 1 or epoch_images < batch_size:
             raise UserError(

@@ -57,7 +57,9 @@ def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.de
     half = number - room
     chosen = [few(first, half)]
     for batch, start in chain([(first, half)], ((batch, 0) for batch in following)):
-        places = [place for place in task.wrong(batch).nonzero().flatten().tolist() if place >= start][:room]
+        known = task.wrong(batch)
+        assert known is not None
+        places = [place for place in known.nonzero().flatten().tolist() if place >= start][:room]
         chosen.append(_taken(batch, places))
         room -= len(places)
         if not room:

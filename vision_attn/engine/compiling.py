@@ -131,7 +131,7 @@ class Compiling:
             if self._signal(read, GRACE) != 0 and not hasattr(sys, "ps1"):  # an interactive session has more to lose
                 end_compiler(self.children)
                 complain(STOPPED)
-                os._exit(128 + number)
+                os._exit(128 + (number or 0))
         finally:
             os.close(read)
 

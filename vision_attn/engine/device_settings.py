@@ -62,8 +62,9 @@ def thread_trial(run: Run, world: World, before: object) -> ThreadTrial:
     if run.compile or world.size > 1:
         return ThreadTrial((torch.get_num_threads(),))
     numbers = numbers_to_try(world.device)
-    kept = isinstance(before, int) and len(numbers) > 1 and 1 <= before <= max(numbers)
-    return ThreadTrial((before,) if kept else numbers)
+    if isinstance(before, int) and len(numbers) > 1 and 1 <= before <= max(numbers):
+        return ThreadTrial((before,))
+    return ThreadTrial(numbers)
 
 
 def described(device: torch.device, asked: str, chosen: dict[str, str | bool], threads: ThreadTrial) -> str:

@@ -103,7 +103,8 @@ def join(device: str) -> Iterator[World]:
 def launched() -> tuple[int, int, int]:
     """What torchrun says of this process: the number of processes, its rank, and its rank on this machine; (1, 0, 0)
     without torchrun."""
-    return tuple(int(os.environ.get(name, default)) for name, default in WORLD.items())
+    world, rank, here = (int(os.environ.get(name, default)) for name, default in WORLD.items())
+    return world, rank, here
 
 
 def own_device(name: str) -> torch.device:
@@ -152,7 +153,8 @@ def seed_all(seed: int) -> None:
 
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of the default generators, in types that torch.load reads with weights_only."""
-    kind, keys, *rest = numpy.random.get_state()
+    state: Any = numpy.random.get_state()
+    kind, keys, *rest = state
     return {
         "python": random.getstate(),
         "numpy": (kind, keys.tolist(), *(float(item) if isinstance(item, float) else int(item) for item in rest)),

@@ -53,12 +53,13 @@ def fit(
     """Train, and return the metrics of the best weights, which then lie in `run.folder`/best.
 
     Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
-    stands, and a finished run returns at once; with more epochs, it goes on. `schedule` is
-    called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules` says; it is
-    stepped once per optimiser step. Raises UserError for what the user can mend: settings that changed since the
-    checkpoint, a folder in use, an unknown metric, a loss that is not finite, a full disk. Ctrl-C and SIGTERM save and
-    then raise KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving.
-    While it trains, the process has the number of threads of the run.
+    stands, and a finished run returns at once; with more epochs, it goes on. With `data.automatic_batch`, a run that
+    begins finds the size of its batches. `schedule` is called with the optimizer, and gets the number of steps of all
+    epochs as `configuration.schedules` says; it is stepped once per optimiser step. Raises UserError for what the user
+    can mend: settings that changed since the checkpoint, a folder in use, an unknown metric, a loss that is not finite,
+    too little memory for a batch (it names one that fits), a full disk. Ctrl-C and SIGTERM save and then raise
+    KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving. While it
+    trains, the process has the number of threads of the run.
     """
     check_watchers(run)
     keep_freed_memory()

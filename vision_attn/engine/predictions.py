@@ -44,7 +44,7 @@ def predictions(
         asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
         within: a context for each batch, which can be entered again.
     """
-    number, arranged = world.rank, {}  # weights that all batches share
+    number, arranged = world.rank, dict[Any, Any]()  # weights that all batches share
     batches = iter(progress(batches, what=what, unit="batch") if world.is_main else batches)
     while True:
         batch = next(batches, None)

@@ -21,17 +21,19 @@ def in_training(training: Training, short: str | DoesNotFit) -> UserError:
     if isinstance(short, DoesNotFit):
         where, size, fits, reason = "validation", short.size, short.fits, short.reason
     else:
-        where, size, reason = f"step {training.position.step + 1}", data.batch_size, short
-        if size is None:
+        where, reason = f"step {training.position.step + 1}", short
+        if data.batch_size is None:
             return UserError(f"out of memory in {where} ({reason}): {PAGE}")
+        size = data.batch_size
         # Alone, a process cannot try what all have to do together.
         fits = size // 2 if world.size > 1 else largest(_trial(training).fits, parts(size))
     last = checkpoint.peek(Path(run.folder)) if world.is_main else None
-    way = "No checkpoint was written yet: run the same command with"
+    way = "No checkpoint was written yet: run the same command with" if world.is_main else "Run the same command with"
     if last is not None:
         way = f"{run.folder}/last holds step {last.step}: resume it by the same command with"
     keys = _keys(data, fits, run.accumulate, validation=where == "validation")
-    return UserError(_told(where, size, fits, reason, f"{way} {keys}"))
+    tried = world.size == 1 or isinstance(short, DoesNotFit)
+    return UserError(_told(where, size, fits, reason, f"{way} {keys}", tried=tried))
 
 
 def in_evaluation(error: DoesNotFit, data: Source) -> UserError:
@@ -56,7 +58,8 @@ def _keys(data: Source, fits: int, accumulate: int, *, validation: bool) -> str:
     return f"{options}, which make the same steps in smaller parts"
 
 
-def _told(where: str, size: int, fits: int, reason: str, way: str) -> str:
+def _told(where: str, size: int, fits: int, reason: str, way: str, *, tried: bool = True) -> str:
     if not fits:
         return f"out of memory in {where} ({reason}), and not even a batch of one image fits: {PAGE}"
-    return f"out of memory in {where}, with {size} images in a batch ({reason}): {fits} fit. {way}; {PAGE}"
+    found = f"{fits} {'fit' if tried else 'may fit'}"
+    return f"out of memory in {where}, with {size} images in a batch ({reason}): {found}. {way}; {PAGE}"

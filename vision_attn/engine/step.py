@@ -161,7 +161,8 @@ class Step:
         return totals
 
     def _backward(self, batch: Batch, number: int, *, last: bool) -> dict[str, Tensor]:
-        quiet = nullcontext() if last or self.world.size == 1 else self.model.no_sync()
+        model: Any = self.model
+        quiet = nullcontext() if last or self.world.size == 1 else model.no_sync()
         with quiet:
             with self.profile.part("forward"), self.autocast(), clear_of_compiler_errors():
                 scalars = self.model(*batch)
@@ -278,6 +279,7 @@ class Step:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
             self.schedule = self.start_schedule(self.optimizer)
+            assert self.schedule is not None  # of another length
             for _ in range(done):
                 self.schedule.step()
         return float(old), float(groups[0]["lr"])

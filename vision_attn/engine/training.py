@@ -156,7 +156,11 @@ class Training:
                 last = position.batch == self.batches
                 if last or position.step % run.log_every == 0:
                     self.step.check()
-                    at = {"step": position.step, "epoch": position.epoch + 1, "learning_rate": float(rate)}
+                    at: dict[str, Any] = {
+                        "step": position.step,
+                        "epoch": position.epoch + 1,
+                        "learning_rate": float(rate),
+                    }
                     line = self.log.train(**at, threads=self.threads.chosen if world.device.type == "cpu" else None)
                     bar.set_postfix(loss=f"{line['loss']:.4g}")
                 late = time.monotonic() - self.saved >= run.save_every

@@ -68,7 +68,7 @@ class WandB:
         ours = {name: value for name, value in ours.items() if not os.environ.get(f"WANDB_{name.upper()}")}
         if not os.environ.get("WANDB_RUN_ID"):
             ours["id"] = _identity(folder / "wandb.txt")
-        settings = {"dir": str(folder), "config": _config(folder), "resume": "allow", **ours}
+        settings: dict[str, Any] = {"dir": str(folder), "config": _config(folder), "resume": "allow", **ours}
         try:
             self.run = wandb.init(**settings)
         except Exception as error:
@@ -147,7 +147,7 @@ def _identity(path: Path) -> str:
         if re.fullmatch(rb"[\w-]{1,64}", identity):
             return identity.decode()
         say(f"{path} is damaged: Weights & Biases will show the rest as a new run")
-    identity = secrets.token_hex(4)
+    new = secrets.token_hex(4)
     with replacing(path) as temporary:
-        temporary.write_text(identity)
-    return identity
+        temporary.write_text(new)
+    return new

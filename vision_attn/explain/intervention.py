@@ -58,7 +58,7 @@ class _Hiding(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        handler = {
+        handler: Any = {
             F.scaled_dot_product_attention: self._fused, F.multi_head_attention_forward: self._multi_head,
             F.softmax: self._softmax, torch.softmax: self._softmax, Tensor.softmax: self._softmax,
         }.get(func)  # fmt: skip
@@ -142,7 +142,8 @@ def intervene(
 
     Raises UserError for a model whose attention is not over the patches of the whole image, and for captioners.
     """
-    if (without is None) == (only is None):
+    box = only if without is None else without
+    if box is None or None not in (without, only):
         raise UserError("give one of without and only: the box to hide, or the box that alone can be seen")
     if model.kind not in ("classifier", "matcher"):
         raise UserError(
@@ -164,18 +165,21 @@ def intervene(
             raise UserError(f"there is no layer {layer}: they are numbered from 0 to {len(names) - 1}")
     chosen = set(names) if layers is None else {names[layer] for layer in layers}
     _, patches = found.extents(None, False, others)
-    hidden = patches_in(without or only, attention.grid, patches) ^ (only is not None)
+    hidden = patches_in(box, attention.grid, patches) ^ (only is not None)
     if hidden.all():
         raise UserError("no patch is left: give a smaller box to hide, or a larger one to see")
     keys = torch.cat([torch.zeros(attention.grid.prefix, dtype=torch.bool), hidden.flatten()])
+    assert found.scores is not None  # of a classifier or a matcher
     with hiding(model.module, keys.to(found.scores.device), chosen):
         after = scores_of(called(model, inputs))
         if layers is None and patches == WHOLE:
-            _check_hidden(after, scores_of(called(model, _inverted(inputs, hidden))))
+            inverted = scores_of(called(model, _inverted(inputs, hidden)))
+            assert after is not None and inverted is not None
+            _check_hidden(after, inverted)
     answers = wanted(model, found.scores, texts)
     words, before_log_prob = named(model, found.scores, answers, texts)
     _, after_log_prob = named(model, after, answers, texts)
-    if before_log_prob is None:
+    if before_log_prob is None or after_log_prob is None:
         raise UserError("this model gives a single score, which is no probability: there is nothing to compare")
     before, then = ([math.exp(one) for one in log_prob] for log_prob in (before_log_prob, after_log_prob))
     return Intervention(words, before, then, likeliest(model, after), hidden)

@@ -5,7 +5,7 @@ images. Captioners and classifiers of glimpses stand in `vision_attn.tasks.subje
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -100,6 +100,17 @@ class Subject(ABC):
     def map(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Map:
         """The map of a method, with its place on the image."""
         return Map(self.weights(method, image, target))
+
+    def controls(
+        self,
+        image: Float[Tensor, "C Y X"],
+        questions: Sequence[Question],
+        boxes: Callable[[str], list[Any]],
+        fill: Callable,
+    ) -> list[list[float] | None] | None:
+        """Of each question that is measured, how often its answer becomes likelier where the model is made to look at
+        its place, and at a random one; None for a model that cannot be steered. boxes: of an answer, on the image."""
+        return None
 
     def inputs(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "1 ..."]:
         """What gradients are taken of: the image, or annotation vectors made of it."""

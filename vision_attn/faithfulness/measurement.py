@@ -17,7 +17,8 @@ from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.faithfulness.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.faithfulness.examples import Example, Examples
 from vision_attn.faithfulness.random_weights import STAGES, from_the_output, randomised
-from vision_attn.geometry.extents import WHOLE, Extent, Mask, positions
+from vision_attn.faithfulness.resampled import resampled
+from vision_attn.geometry.extents import Extent, Mask
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
@@ -63,6 +64,9 @@ class Measured(NamedTuple):
     """Of each method and last of a uniform map: whether the largest region lies in a box or mask. None without them."""
     mass: list[float] | None
     """The share of the map in boxes or masks."""
+    control: list[float] | None = None
+    """Of a word of a caption, how often it becomes likelier where its place is looked at, and a random one; see
+    `tasks.controlled`. None for a model that cannot be steered."""
 
 
 class Answer(NamedTuple):
@@ -125,12 +129,17 @@ class Measurement:
         try:
             with self.subject.turn, forked(self.settings.seed + len(self.each)):
                 image = self.subject.read(picture)
-                for number, question in enumerate(self.subject.questions(image)):
+                questions = self.subject.questions(image)
+                for number, question in enumerate(questions):
                     if question.content:
                         measured, maps = self._measured(image, question, number, boxes)
                         found.append(measured)
                         gain = sum(gains(measured)) / len(maps)
                         shown.append(Example(gain, file, picture.copy(), question.text, maps))
+                controls = self.subject.controls(image, questions, self._places(boxes), FILLS[self.settings.fill])
+                found = [
+                    one._replace(control=many) for one, many in zip(found, controls or [None] * len(found), strict=True)
+                ]
         except BaseException:
             self.curves, self.agreement, self.varies, self._answers, self.first = before
             raise
@@ -192,16 +201,24 @@ class Measurement:
         if not boxes:
             return None, None
         rows, columns = maps.shape[1:]
-        seen, found = self.subject.part, []
-        inside = [
-            one.seen_from(seen) if isinstance(one, Mask) else tuple(Extent(*map(float, one)).seen_from(seen))
-            for one in boxes
-        ]
+        found, inside = [], self._seen(boxes)
         for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
             one = AttentionCorrectness((rows, columns))
             one.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
             found.append(one.compute())
         return [one["pointing"] for one in found], [one["mass"] for one in found]
+
+    def _seen(self, boxes: Sequence) -> list[Any]:
+        """Boxes and masks of the picture, on the image that the model takes."""
+        seen = self.subject.part
+        return [
+            one.seen_from(seen) if isinstance(one, Mask) else tuple(Extent(*map(float, one)).seen_from(seen))
+            for one in boxes
+        ]
+
+    def _places(self, boxes: Callable | None) -> Callable[[str], list[Any]]:
+        """From an answer to its boxes on the image that the model takes, without masks."""
+        return lambda text: [one for one in self._seen(boxes(text) if boxes else ()) if not isinstance(one, Mask)]
 
     def finish(self) -> None:
         """Search the best orders, and check how maps depend on the weights, of the first answers. Raises UserError if
@@ -279,25 +296,3 @@ def gains(measured: Measured) -> list[float]:
     deletion, insertion = measured.deletion, measured.insertion
     pairs = zip(deletion[:-1], insertion[:-1], strict=True)
     return [(deletion[-1] - lower + higher - insertion[-1]) / 2 for lower, higher in pairs]
-
-
-def resampled(one: Map, grid: tuple[int, int]) -> Float[Tensor, "rows columns"]:
-    """A map on another grid that covers the image: linear between the centres of its cells, the mean of each region."""
-    down, across = (
-        _weights(size, number, *ends)
-        for size, number, ends in zip(
-            grid, one.weights.shape, ((one.extent.y0, one.extent.y1), (one.extent.x0, one.extent.x1)), strict=True
-        )
-    )
-    return down @ one.weights @ across.mT
-
-
-def _weights(regions: int, cells: int, low: float, high: float) -> Float[Tensor, "regions cells"]:
-    """The weight of each cell of a map in each region along one axis; each row sums to 1. A grid of the same size and
-    place is left as it is."""
-    if regions == cells and (low, high) == (WHOLE.x0, WHOLE.x1):
-        return torch.eye(regions)
-    samples = regions * max(4, -(-2 * cells // regions))
-    place = positions(samples, cells, low, high).clamp(0, cells - 1)
-    near = (1 - (place[:, None] - torch.arange(cells)).abs()).clamp(min=0)
-    return near.unflatten(0, (regions, -1)).mean(dim=1)

@@ -108,7 +108,7 @@ def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
     heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
     heads |= {"random weights": "likeness of maps"} if checked else {}
     heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
-    heads |= {"seconds": "for a map"}
+    heads |= {"control": "words follow a map that is moved", "seconds": "for a map"}
     rows = [
         _Row(name, lines.index(name), _cells(one))
         for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
@@ -120,6 +120,8 @@ def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
     for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
         if (one := numbers[name]) is not None:
             cells = {key: _Cell(_number(value)) for key, value in one.items()}
+            if name == "random" and numbers.get("control"):
+                cells["control"] = _Cell(_number(numbers["control"]["random"]))
             rows.append(_Row(label, lines.index(name) if name in lines else None, cells, kind="other"))
     return _Table(heads, rows)
 
@@ -137,7 +139,7 @@ def _cells(one: Mapping[str, Any]) -> dict[str, _Cell]:
     if "sanity" in one:
         text = f"{one['sanity'][-1]:.2f}"
         cells["random weights"] = _Cell(f"{text} unchanged", "no") if one["ignores_weights"] else _Cell(text)
-    plain = ("deletion", "insertion", "pointing", "mass")
+    plain = ("deletion", "insertion", "pointing", "mass", "control")
     return cells | {key: _Cell(_number(one[key])) for key in plain if key in one}
 
 
@@ -166,6 +168,12 @@ def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
             f"The best order was searched on the first answer to {plural(numbers['searched'], 'image')}: that of a "
             "method, or one found region by region of a coarse grid, whichever is best; its row is of these answers "
             "alone."
+        )
+    if "control" in heads:
+        lines.append(
+            "Control: how often a word is at least twice as likely at another word, when the map there is put on its "
+            "place (its box, or the part of the image without which it is least likely); of a random order: on a "
+            "random place."
         )
     if "of the best" in heads:
         lines.append(f"Of the best: the share of its gain, of the same answers; {UNKNOWN}: no sure gain.")

@@ -22,7 +22,7 @@ P_BETTER = 0.025
 methods has at most this probability, and no interval of 95% of one that is called so contains 0."""
 P_BEHIND = 0.05
 """The largest adjusted p, of both directions of all pairs, of a method that is called worse than the best one."""
-SHARES = ("pointing", "mass")
+SHARES = ("pointing", "mass", "control")
 """Numbers from 0 to 1."""
 
 
@@ -47,6 +47,9 @@ def record(measurement: Measurement) -> dict[str, Any]:
         differs); whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
         the maps of the model as it was after each stage of randomising its weights, and `ignores_weights`; the
         `seconds` for a map, of which half took less.
+    control: of a captioner that can be steered the `share` of pairs of words in which one is at least twice as likely
+        where the other was said, under a map on its place, with its `interval`, and the same of `random` places
+        (`tasks.controlled`); None of other models. It is of the attention itself, so that method has it too.
     random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
         found; pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
@@ -80,6 +83,9 @@ def record(measurement: Measurement) -> dict[str, Any]:
             "seconds": median_low(measurement.seconds[name]),
         }
     compare(methods, estimates["gain"])
+    control = controlled([[one.control for one in found if one.control] for _, found in measurement.each])
+    if control and "attention" in methods:
+        methods["attention"]["control"] = control["share"]
     kinds = ("deletion", "insertion")
     last = {kind: float(each.value[-1]) for kind, each in estimates.items() if kind != "gain"}
     deletion, insertion = ((curve / number).tolist() for curve in measurement.curves)
@@ -97,6 +103,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
         "settings": measurement.settings._asdict(),
         "methods": methods,
         "random": {kind: last[kind] for kind in kinds},
+        "control": control,
         "uniform": {kind: last[kind] for kind in ("pointing", "mass") if kind in last} or None,
         "best": dict(zip(kinds, np.mean(measurement.best, axis=0).tolist(), strict=True)) if measurement.best else None,
         "agreement": {name: dict(zip(names, row, strict=True)) for name, row in zip(names, agreement, strict=True)},
@@ -113,6 +120,19 @@ def estimate(values: list[list[list[float]]]) -> Jackknife:
     """The mean over all answers of all images; values: of each image, of each answer, of each column."""
     answered = [some for some in values if some]
     return ratio(np.array([np.sum(some, axis=0) for some in answered]), np.array([len(some) for some in answered]))
+
+
+def controlled(values: list[list[list[float]]]) -> dict[str, Any] | None:
+    """The shares of `control` in `record`, of each image and each answer to it; None without any."""
+    if not any(values):
+        return None
+    found = estimate(values)
+    interval, random = _interval(found, "control")
+    share, chance = map(float, found.value)
+    return {
+        "share": share, "interval": interval, "random": chance, "random_interval": random,
+        "answers": sum(map(len, values)),
+    }  # fmt: skip
 
 
 def _interval(estimate: Jackknife, kind: str) -> list[list[float] | None]:

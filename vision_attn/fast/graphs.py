@@ -67,7 +67,7 @@ class CUDAGraph(Graph):
     def __init__(self, like: Any = None) -> None:
         self.graph = torch.cuda.CUDAGraph()
         self.stream: torch.cuda.Stream = like.stream if like else torch.cuda.Stream()
-        self.pool: torch.cuda._POOL_HANDLE = like.pool if like else torch.cuda.graph_pool_handle()
+        self.pool: Any = like.pool if like else torch.cuda.graph_pool_handle()
         self.trouble = ""
 
     @staticmethod

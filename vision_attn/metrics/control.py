@@ -102,18 +102,20 @@ class Control(Evaluator):
         """What was said of all cases of a batch."""
         if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
             return []
-        grid, found = Grid(*task.encoder.layout[1:], task.encoder.extent()), []
+        _, rows, columns = task.encoder.layout
+        grid, found = Grid(rows, columns, task.encoder.extent()), []
         objects = [objects_of(boxes or {}) for boxes in batch.boxes]
         for beams in self.beams:
             decoding = task.decoding.changed(beams=beams)
             own = task.described_from(regions, decoding)
             cases = [case for image, caption in enumerate(own) for case in cases_of(image, caption, objects[image])]
             for forced, strength in self._runs(first=beams == self.beams[0]):
-                maps = [_map(case, forced, grid, task.encoder.frames) for case in cases]
-                made = [n for n, one in enumerate(maps) if one is not None]
-                said = _decoded(task, decoding, regions, [cases[n] for n in made], [maps[n] for n in made], strength)
-                for number, caption in zip(made, said, strict=True):
-                    case, kept = cases[number], own[cases[number].image]
+                tried = ((case, _map(case, forced, grid, task.encoder.frames)) for case in cases)
+                made = [(case, one) for case, one in tried if one is not None]
+                several, maps = [case for case, _ in made], [one for _, one in made]
+                said = _decoded(task, decoding, regions, several, maps, strength)
+                for case, caption in zip(several, said, strict=True):
+                    kept = own[case.image]
                     found.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
         return found
 
@@ -134,9 +136,9 @@ class Control(Evaluator):
         """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
         found = {}
         for (beams, turn, forced, strength), each in self.outcomes.items():
-            name = {"other": "control"}.get(forced, f"control_{forced}") + "_second" * turn
-            name += "" if strength == 1 else f"_at_{strength:g}"
-            name += "" if beams == self.beams[0] else f"_beams_{beams}"
+            parts = [forced if forced != "other" else "", "second" * turn]
+            parts += ["" if strength == 1 else f"at_{strength:g}", "" if beams == self.beams[0] else f"beams_{beams}"]
+            name = "_".join(["control", *filter(None, parts)])
             sums, counts = (np.array([one(list(map(float, said))) for said in each.values()]) for one in (sum, len))
             found[name] = ratio(sums, counts)
         return dict(sorted(found.items()))

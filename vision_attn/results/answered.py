@@ -170,7 +170,7 @@ class StoryAnswer(AnswerResult):
     def write_picture(self, path: Path, **look: Any) -> None:
         raise UserError(f"{path}: a story has no picture: save its page (.html) or its arrays (.npz)")
 
-    def _repr_png_(self) -> None:  # type: ignore[override]
+    def _repr_png_(self) -> None:
         """None: a notebook shows the page."""
 
 

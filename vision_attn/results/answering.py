@@ -87,7 +87,7 @@ class Answers:
             raise UserError(f"{self.name} answers questions about one image: give them one after the other")
         name = name_of(given, 1)
         image = held(given, name)
-        pixels = encoded_image(image, encoder.resolution, encoder.fit)
+        pixels: Any = encoded_image(image, encoder.resolution, encoder.fit)
         new = [self._unknown([one], f"the question {one!r}") for one in asked]
         words = padded([vocabulary.encode(one) for one in asked])
         picture, way = whole(image), f"attention of {type(self.task.model).__name__}"
@@ -101,7 +101,7 @@ class Answers:
             )  # fmt: skip
 
     @torch.no_grad()
-    def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple]:
+    def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Of each question the question, the weights of its hops, and the probabilities of words."""
         with self.turn:
             log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))

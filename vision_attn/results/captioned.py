@@ -55,8 +55,8 @@ def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[st
     task = model.task
     decoding = task.decoding.changed(**asked.settings) if asked.settings else None
 
-    def answer(some: Sequence[tuple[str, Read]]) -> list[CaptionResult | ResultList]:
-        pixels = [read.pixels for _, read in some]
+    def answer(some: Sequence[tuple[str, Read]]) -> list[Any]:
+        pixels: Any = [read.pixels for _, read in some]
         pixels = pixels if task.resolution is None else torch.stack(pixels).to(model.device)
         steering = asked.wanted and task.steering(asked.wanted, [read.seen for _, read in some])
         number = 1 if asked.captions is None else asked.captions
@@ -98,4 +98,4 @@ def steered_at(words: Sequence[int]) -> str:
     """Which maps of a caption are not the model's own, for people."""
     if not words:
         return ""
-    return f", made to look at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"
+    return f", but a chosen place at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"

@@ -69,7 +69,8 @@ class ClassificationResult(Displayable):
     @property
     def entropy(self) -> Float[Tensor, "T"]:
         """Of the answer after each glimpse, in nats: how undecided the model still was."""
-        return torch.special.entr(self.probabilities).sum(dim=1)
+        entropies: Tensor = torch.special.entr(self.probabilities)
+        return entropies.sum(dim=1)
 
     @property
     def text(self) -> str:
@@ -91,22 +92,26 @@ class ClassificationResult(Displayable):
         return f"<{self.title}: {self.text}>"
 
     @property
-    def reads(self) -> tuple:
+    def reads(self) -> tuple[Any, ...]:
         """The arguments that the pictures of reads share."""
+        assert isinstance(self.view, Reads)
         boxes = Rectangles(self.view.boxes[None], self.view.sigma[None])
         return self.image[None], boxes, [None], self.probabilities[None], self.names
 
     @property
     def read(self) -> ReadTrace:
+        assert isinstance(self.view, Reads)
         boxes, sigma = (part.detach().float().cpu() for part in (self.view.boxes, self.view.sigma))
-        parts = (self.image, boxes, sigma, self.view.patches, self.probabilities, None, self.title)
-        return ReadTrace(*parts, names=self.names)
+        patches = self.view.patches
+        return ReadTrace(self.image, boxes, sigma, patches, self.probabilities, None, self.title, self.names)
 
     @property
     def glimpsed(self) -> GlimpseTrace:
-        patches = self.view.patches
-        parts = (self.image, self.locations, patches, None, self.label, self.probabilities, self.title)
-        return GlimpseTrace(*parts, extent=self.extent, names=self.names)
+        assert self.view is not None and self.locations is not None
+        return GlimpseTrace(
+            self.image, self.locations, self.view.patches, None, self.label, self.probabilities, self.title,
+            self.extent, self.names,
+        )  # fmt: skip
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
         return self.figure_together([self], paper, **options)

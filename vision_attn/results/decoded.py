@@ -37,8 +37,10 @@ class DecodedResult(InteractiveResult):
         """Each word (or character) with its `log_prob` in nats, None where it is unknown. With `maps`, also its `map`,
         rows of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and bottom
         edge, from -1 to 1."""
-        log_prob = self.log_prob or [None] * len(self.words)
-        words = [{self.unit: word, "log_prob": number} for word, number in zip(self.words, log_prob, strict=True)]
+        log_prob: Sequence[float | None] = self.log_prob or [None] * len(self.words)
+        words: list[dict[str, Any]] = [
+            {self.unit: word, "log_prob": number} for word, number in zip(self.words, log_prob, strict=True)
+        ]
         record: dict[str, Any] = {f"{self.unit}s": words}
         if maps:
             for number, word in enumerate(words):
@@ -89,8 +91,8 @@ class CaptionResult(DecodedResult):
 
     @property
     def page_item(self) -> PageItem:
-        options = {"log_prob": self.log_prob or None, "regions": self.described.region, "frames": self.frames}
-        options["content"] = self.described.content
+        options: dict[str, Any] = {"log_prob": self.log_prob or None, "regions": self.described.region}
+        options |= {"frames": self.frames, "content": self.described.content}
         picture, seen = (self.picture, WHOLE) if self.frames > 1 else around(self.image, self.fit)
         extent = self.extent.within(seen)
         return PageItem(self.title, picture, self.words, self.alpha, extent=extent, seen=seen, **options)

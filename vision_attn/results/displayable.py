@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,11 @@ class Displayable(ABC):
         return {}
 
     @abstractmethod
-    def write_page(self, path: Path) -> None:
+    def write_page(self, path: Path, **look: Any) -> None:
         """Write a self-contained HTML page."""
 
     @abstractmethod
-    def write_picture(self, path: Path) -> None:
+    def write_picture(self, path: Path, **look: Any) -> None:
         """Write a PNG."""
 
     def write_animation(self, path: Path, **look: Any) -> None:
@@ -101,7 +101,11 @@ class Displayable(ABC):
         """
         path = Path(path)
         ending = path.suffix.lower()
-        writers = {".html": self.write_page, ".png": self.write_picture, ".gif": self.write_animation}
+        writers: dict[str, Callable[..., None]] = {
+            ".html": self.write_page,
+            ".png": self.write_picture,
+            ".gif": self.write_animation,
+        }
         writers[".npz"] = self.write_arrays
         if ending in (".pdf", ".svg") or (ending == ".png" and options.keys() & {"width", "dpi", "dark", "title"}):
             return self.write_figure(path, **options)
@@ -127,7 +131,7 @@ class Displayable(ABC):
 
     def write_arrays(self, path: Path) -> None:
         """Write `arrays()` as an .npz file, which numpy loads with `allow_pickle=False`."""
-        arrays = self.arrays()
+        arrays: dict[str, Any] = self.arrays()
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, **arrays)
 

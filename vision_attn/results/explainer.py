@@ -128,7 +128,11 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def page_item(self) -> PageItem:
-        options = {"log_prob": self.log_prob, "layers": self.layers, "extent": self.extent.within(self.seen)}
+        options: dict[str, Any] = {
+            "log_prob": self.log_prob,
+            "layers": self.layers,
+            "extent": self.extent.within(self.seen),
+        }
         options |= {"layers_extent": self.described.layers_extent.within(self.seen), "seen": self.seen}
         if self.kind == "captioner":
             options["content"] = content_marks(self.words, None, function_words_of(self.text))
@@ -254,8 +258,8 @@ class Explainer:
             with self._turn, DRAWING if method == "smoothgrad" else nullcontext():
                 seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
             random = self._model is not None and self._model.random
-            found = self.kind, seen, part, self.name, random
-            return ExplanationResult(file, shown(picture, self._fit), *around(picture, self._fit), *found)
+            image, (photograph, extent) = shown(picture, self._fit), around(picture, self._fit)
+            return ExplanationResult(file, image, photograph, extent, self.kind, seen, part, self.name, random)
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
@@ -280,7 +284,8 @@ class Explainer:
         """
         from vision_attn.explain.intervention import intervene
 
-        if self._model is None:
+        model = self._model
+        if model is None:
             raise UserError(
                 f"{self.name} is a captioner of this package: make it look elsewhere with caption(attend=...)"
             )
@@ -291,7 +296,7 @@ class Explainer:
             boxes = {name: box and Extent(*box).seen_from(seen) for name, box in (("without", without), ("only", only))}
             part = seen_part(picture, self._fit)
             with self._turn:
-                return intervene(self._model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
+                return intervene(model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
 
         read = partial(whole, at_least=self.at_least)
         return each(images, read, lambda some: [answered(*one) for one in some], unreadable=unreadable)
@@ -370,12 +375,13 @@ class _Scores(nn.Module):
         self.model = model
 
     def forward(self, images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B N"]:
-        return self.model(images).log_prob[:, 0, -1]
+        log_prob: Tensor = self.model(images).log_prob
+        return log_prob[:, 0, -1]
 
 
 def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
     """A picture as a batch of one image, from 0 to 255."""
-    resized = picture.convert("RGB").resize(tuple(size)[::-1])
+    resized = picture.convert("RGB").resize((size[1], size[0]))
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
 
 
@@ -398,5 +404,5 @@ def _described(
     layers = None if caption.heads is None else caption.heads[:, None]
     if head is not None and layers is None:
         raise UserError("this captioner has a single head: leave --head out")
-    alpha = caption.alpha if head is None else chosen(layers, 0, head)
+    alpha = caption.alpha if layers is None or head is None else chosen(layers, 0, head)
     return Explanation(caption.words, alpha, caption.log_prob, layers, "attention", caption.extent, caption.extent)

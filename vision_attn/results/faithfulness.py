@@ -54,7 +54,8 @@ class MeasureResult(Displayable):
     @property
     def methods(self) -> dict[str, dict[str, Any]]:
         """The numbers of each method, by its name."""
-        return self.numbers["methods"]
+        methods: dict[str, dict[str, Any]] = self.numbers["methods"]
+        return methods
 
     @property
     def text(self) -> str:
@@ -181,7 +182,7 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
             unreadable.append(str(error))
 
 
-def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable | None]:
+def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable[..., Any] | None]:
     """The methods to measure. Raises UserError for those that the model does not have."""
     with subject.turn:
         known = subject.methods(subject.read(part))

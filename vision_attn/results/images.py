@@ -59,7 +59,8 @@ def held(image: Picture, name: str) -> Picture:
         return image
     try:
         with suppress(AttributeError, OSError):  # a stream has no beginning to go back to
-            image.seek(0)
+            stream: Any = image
+            stream.seek(0)
         content = image.read()
     except (OSError, ValueError) as error:  # ValueError: it is closed
         raise UserError(f"{name}: it cannot be read ({reason_of(error)})") from error

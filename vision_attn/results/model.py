@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from vision_attn.results.classified import ClassificationResult, DrawnImages
     from vision_attn.results.explainer import ExplanationResult
     from vision_attn.results.faithfulness import MeasureResult
-    from vision_attn.tasks.answer import Answering
-    from vision_attn.tasks.caption import Captioning
-    from vision_attn.tasks.classify import Classification
-    from vision_attn.tasks.generate import Generation
-    from vision_attn.tasks.pretrained import PretrainedCaptioning
-    from vision_attn.tasks.transcribe import Transcription
 
 UNABLE = {
     "caption": "writes no captions",
@@ -51,8 +45,10 @@ class Model(Answers):
     Threads may share it: images are read at the same time, and the model answers one call after the other.
     """
 
-    task: "Captioning | PretrainedCaptioning | Transcription | Classification | Generation | Answering"
-    source: Source | None
+    task: Any
+    """A `Captioning`, `PretrainedCaptioning`, `Transcription`, `Classification`, `Generation` or `Answering`."""
+    source: Any
+    """The `Source` of its data; None of a captioner of transformers."""
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class Model(Answers):
     @property
     def seed(self) -> int:
         """The seed of the run."""
-        return self.config.get("run", {}).get("seed", 0)
+        return int(self.config.get("run", {}).get("seed", 0))
 
     def choose_threads(self) -> None:
         """On a CPU, let the first calls find out whether the model is faster in one of torch's threads or in all of

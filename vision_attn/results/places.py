@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import nan
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -24,9 +25,10 @@ def glimpse_places(model: Classifier, places: Sequence[Place], name: str) -> Flo
     """
     if not model.place_numbers:
         raise UserError(f"{name} sees the whole image at once: it has no glimpses whose locations could be given")
-    if len(places) > model.num_glimpses:
-        raise UserError(f"{name} takes {model.num_glimpses} glimpses, and {len(places)} locations are given")
-    given = torch.full((1, model.num_glimpses, model.place_numbers), nan)
+    num_glimpses: Any = model.num_glimpses
+    if len(places) > num_glimpses:
+        raise UserError(f"{name} takes {num_glimpses} glimpses, and {len(places)} locations are given")
+    given = torch.full((1, num_glimpses, model.place_numbers), nan)
     for number, place in enumerate(places):
         if place is None:
             continue

@@ -27,7 +27,7 @@ BATCH = 16
 Images = Picture | Sequence[Picture] | Iterator[Picture]
 
 
-Result = TypeVar("Result")
+Result = TypeVar("Result", bound=Displayable)
 log = logging.getLogger(__name__)
 
 
@@ -39,16 +39,16 @@ class ResultList(Displayable, list[Result]):
     @overload
     def __getitem__(self, which: slice) -> "ResultList[Result]": ...
     def __getitem__(self, which: SupportsIndex | slice) -> "Result | ResultList[Result]":
-        found = super().__getitem__(which)
-        return ResultList(found) if isinstance(which, slice) else found
+        return ResultList(super().__getitem__(which)) if isinstance(which, slice) else super().__getitem__(which)
 
     @property
     def figure_options(self) -> Sequence[str]:
         return self[0].figure_options if self else ()
 
     def write_page(self, path: Path, **look: Any) -> None:
-        if all(isinstance(item, InteractiveResult | AnswerResult) for item in self):
-            (type(self[0]) if self else InteractiveResult).write_together(path, self, **look)
+        items: list[Any] = [item for item in self if isinstance(item, InteractiveResult | AnswerResult)]
+        if len(items) == len(self):
+            (type(items[0]) if items else InteractiveResult).write_together(path, items, **look)
             return
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")
@@ -56,7 +56,9 @@ class ResultList(Displayable, list[Result]):
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
         """A row for each result. Raises UserError for results of different kinds."""
-        results = [one for item in self for one in (item if isinstance(item, ResultList) else [item])]
+        results: list[Displayable] = []
+        for item in self:
+            results += item if isinstance(item, ResultList) else [item]
         if not results:
             raise UserError("there is no result to draw")
         if any(type(one) is not type(results[0]) for one in results):
@@ -81,17 +83,18 @@ class ResultList(Displayable, list[Result]):
 
 
 def each(
-    images: Images,
+    images: Any,
     read: Callable[[Picture], Any],
-    answer: Callable[[Sequence[tuple[str, Any]]], list],
+    answer: Callable[[Sequence[tuple[str, Any]]], list[Any]],
     *,
     unreadable: list[str] | None = None,
     size: int = 1,
-    within: Callable[[], AbstractContextManager] = nullcontext,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Any:
     """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
     time.
 
+    images: `Images`, one or several.
     read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
         Several images are read ahead by threads if `size` is above 1.
     unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.

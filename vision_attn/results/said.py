@@ -18,12 +18,14 @@ class Said:
 
     @property
     def words(self) -> Sequence[str]:
-        return self.described.words
+        words: Sequence[str] = self.described.words
+        return words
 
     @property
     def log_prob(self) -> Sequence[float] | None:
         """The log-probability of each word, in nats; None if the model has none."""
-        return self.described.log_prob
+        log_prob: Sequence[float] | None = self.described.log_prob
+        return log_prob
 
     @property
     def probabilities(self) -> Float[Tensor, "T"] | None:
@@ -35,10 +37,12 @@ class Said:
     @property
     def alpha(self) -> Float[Tensor, "T *F Y X"] | None:
         """The map of each word, for a film with F frames; None for a model without maps."""
-        return self.described.alpha
+        alpha: Tensor | None = self.described.alpha
+        return alpha
 
     @property
     def extent(self) -> Extent:
         """Where the regions of the maps lie on the picture: `vision_attn.geometry.extents.centres` gives their
         centres."""
-        return self.described.extent
+        extent: Extent = self.described.extent
+        return extent

@@ -109,14 +109,14 @@ class Generation(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
         """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
-        the bound of the same images; and the KL of each time step, written to steps.json."""
+        the bound of the same images; `bound_low` and `bound_high`, the 95% interval of the bound over images; and the
+        KL of each time step, written to steps.json."""
         wanted = self.importance_images
         log_prob, kl, estimated = list[Tensor](), list[Tensor](), list[Tensor]()
         for predicted in predictions:
             log_prob.append(predicted.log_prob)
             kl.append(predicted.kl)
-            few = () if predicted.images is None else predicted.images[:wanted]
-            if len(few):
+            if predicted.images is not None and len(few := predicted.images[:wanted]):
                 estimated.append(few.bool().cpu())
                 wanted = None if wanted is None else wanted - len(few)
         if not kl:
@@ -133,6 +133,8 @@ class Generation(Task):
             metrics |= {"nll": estimate.mean(), "nll_bound": bound[: len(estimate)].mean()}
             metrics |= {"nll_images": len(estimate), "nll_samples": self.importance_samples}
         if folder is not None:
+            half = 1.96 * bound.std() / math.sqrt(len(bound)) if len(bound) > 1 else torch.nan
+            metrics |= {"bound_low": metrics["bound"] - half, "bound_high": metrics["bound"] + half}
             with replacing(folder / "steps.json") as path:
                 path.write_text(json.dumps({"kl": kl_per_step.mean(dim=0).tolist()}) + "\n", encoding="utf-8")
         return {name: float(value) for name, value in metrics.items()}

@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 
 Place = Sequence[float | int] | np.ndarray | Tensor
 """A point (x, y), a box (x0, y0, x1, y1) or a mask (Y, X), in [-1, 1] of the whole photograph; see `Model.caption`."""
-Attend = Mapping[int, Place] | Mapping[tuple[int, int], Place] | Mapping[int | tuple[int, int], Place]
+Attend = Mapping[Any, Place]
 """The place of each word, by its number from 1, or by the first and the last number of several."""
 SHAPES = "a point (x, y), a box (x0, y0, x1, y1) or a mask (Y, X)"
 
@@ -29,7 +29,7 @@ class Wanted:
 
     def __init__(self, attend: Any, strength: Any, most: int) -> None:
         """most: the largest number of words of a caption, END included."""
-        if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 <= strength <= 1:
+        if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 <= float(strength) <= 1:
             raise UserError(f"strength is {strength!r}, but must be from 0 (its own map) to 1 (only the place)")
         if not isinstance(attend, Mapping) or not attend:
             raise UserError(f"attend is a dict of words, counted from 1, such as {{3: (0.3, -0.2)}}, not {attend!r}")

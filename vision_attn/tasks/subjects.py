@@ -1,5 +1,6 @@
 """Runs of this package whose maps are measured: captioners, and classifiers that take glimpses or read windows."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,11 @@ from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent, middles
+from vision_attn.geometry.places import Grid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
+from vision_attn.tasks.controlled import WordControl
 from vision_attn.tasks.pretrained import PretrainedCaptioning
 
 GRADIENTS = ("grad-cam", "layer-cam", *EXTRA, "score-cam")
@@ -93,6 +96,24 @@ class CaptionSubject(Subject):
     @torch.no_grad()
     def score(self, images: Float[Tensor, "N 3 S S"], target: Word) -> Float[Tensor, "N"]:
         return self.value(self._regions(images), target).exp()
+
+    def controls(
+        self,
+        image: Float[Tensor, "3 S S"],
+        questions: Sequence[Question],
+        boxes: Callable[[str], list[Any]],
+        fill: Callable,
+    ) -> list[list[float] | None] | None:
+        asked = [question for question in questions if question.content]
+        if not (self.task.model.steerable and asked):
+            return None
+        if not hasattr(self, "_control"):
+            self._control = WordControl(self.task.model, Grid(*self.task.encoder.grid, self._extent), self._regions)
+        places = [question.target.number for question in asked]
+        found = self._control.of(
+            image, questions[-1].target.words, places, [boxes(question.text) for question in asked], fill
+        )
+        return [None if one is None else [*one] for one in found]
 
     def value(self, inputs: Float[Tensor, "N L D"], target: Word) -> Float[Tensor, "N"]:
         return self._caption(inputs, target).log_prob[:, 0, target.number]

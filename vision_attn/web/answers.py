@@ -23,8 +23,9 @@ from vision_attn.results.opening import open_model
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
+from vision_attn.web.options import number_of, steered
 
-OPTIONS = {"caption": (), "classify": (), "digit": ("clutter",), "look": ("text", "method")}
+OPTIONS = {"caption": ("attend", "strength"), "classify": (), "digit": ("clutter",), "look": ("text", "method")}
 """What can be asked, and its options besides `model` and `name`."""
 MOST = 20
 """Pieces of clutter."""
@@ -64,22 +65,19 @@ def takes_digits(task: Classification) -> bool:
     return channels == 1 and min(height, width) >= DIGIT and all(map(str.isdigit, task.class_names))
 
 
-def described(model: Model | Explainer) -> dict[str, str]:
+def described(model: Model | Explainer) -> dict[str, Any]:
     """What the page asks of a model, and what it takes: a photograph, a film, a line or a digit, or, where it is looked
-    into, the kind of model that it is."""
+    into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph."""
     able = verbs(model)
     if "caption" in able:
         unit = model.task.unit
-        return {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
+        found = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
+        return found | (
+            {"steerable": True} if unit == "image" and getattr(model.task.model, "steerable", False) else {}
+        )
     if "look" in able:
         return {"kind": "look", "takes": model.kind if isinstance(model, Explainer) else "classifier"}
     return {"kind": "digit", "takes": "digit"} if "digit" in able else {"kind": "classify", "takes": "photograph"}
-
-
-def number_of(text: str, most: int) -> int | None:
-    """The number that a client's text is, from 0 to `most`; None for anything else."""
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
-    return None if number is None or number > most else number
 
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
@@ -111,7 +109,12 @@ def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequenc
         if verb == "look":
             return [model.look(one, options.get("text"), method=options.get("method", ["auto"])[0]) for one in files]
         if verb == "caption":
-            return model.transcribe([*files]) if isinstance(model.task, Transcription) else model.caption([*files])
+            where = steered(options)
+            if not isinstance(model.task, Transcription):
+                return model.caption([*files], **where)
+            if where:
+                raise UserError("attend is of captions: a reader of lines takes none")
+            return model.transcribe([*files])
         if verb == "digit":
             clutter = options.get("clutter", ["0"])[0]
             pieces = number_of(clutter, MOST)

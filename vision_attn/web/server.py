@@ -1,7 +1,8 @@
 """The server of the web page: models in memory, images in requests; nothing of either is stored or logged.
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
-takes a `text=`, which may be repeated, and a `method=`. /digit takes a picture of 28 x 28 pixels, and puts it among
+takes a `text=`, which may be repeated, and a `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and a
+`strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, and puts it among
 clutter first. The answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`. GET /photographs
 lists the photographs that come with the package, and /photographs/NAME is one of them. GET /lesson is the lesson of
 docs/lesson.
@@ -9,7 +10,7 @@ docs/lesson.
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from vision_attn.data.images.limits import TooLarge
@@ -36,7 +37,9 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import ours
 from vision_attn.web import connections
 from vision_attn.web.addresses import is_foreign, listening, url_of
-from vision_attn.web.answers import OPTIONS, answers, check_served, decode, described, number_of, verbs
+from vision_attn.web.answers import OPTIONS, answers, check_served, decode, described, verbs
+from vision_attn.web.options import number_of
+from vision_attn.web.replies import HEADERS, answered, failure, page_of, refusal
 
 LARGEST = 32_000_000
 """Bytes of an upload."""
@@ -47,7 +50,6 @@ TEXTS = 16
 PHOTOGRAPHS = "docs/photographs"
 """To click on the page."""
 LESSON = "docs/lesson/index.html"
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 Answer = Callable[[list[Encoded]], list[Any]]
 Group = list[tuple[Encoded, "asyncio.Future[Any]"]]
@@ -67,11 +69,14 @@ class Server:
         # Read now: no request opens a file, so none needs a descriptor, or a name that is looked up.
         self.photographs = {file.name: file.read_bytes() for file in sorted((ours() / PHOTOGRAPHS).glob("*.jpg"))}
         whole = {"/": files("vision_attn.web").joinpath("index.html"), "/lesson": ours() / LESSON}
-        pages = [Route(path, page_of(file.read_bytes())) for path, file in whole.items()]
+        whole |= {f"/{file.name}": file for file in files("vision_attn.web").iterdir() if file.name.endswith(".js")}
+        pages = [Route(path, page_of(file.name, file.read_bytes())) for path, file in whole.items()]
         pages += [Route("/models", self.names), Route("/photographs", self.examples)]
         pages += [Route("/photographs/{name}", self.example)]
         asked = [Route(f"/{verb}", self.answer, methods=["POST"]) for verb in OPTIONS]
-        app = Starlette(routes=[*pages, *asked], exception_handlers={HTTPException: refusal, Exception: self.failed})
+        app = Starlette(
+            routes=[*pages, *asked], exception_handlers={HTTPException: refusal(OPTIONS), Exception: self.failed}
+        )
         self._uvicorn = connections.Listener(self.checked(app), self.stop)
         self._worker = ThreadPoolExecutor(1)  # models answer one after the other, always in the same thread
         self._computing: Future | None = None
@@ -259,13 +264,6 @@ async def until_gone(request: Request, task: asyncio.Task) -> None:
     task.cancel()
 
 
-def page_of(content: bytes) -> Callable[[Request], Awaitable[Response]]:
-    async def page(_: Request) -> Response:
-        return HTMLResponse(content, headers=HEADERS)
-
-    return page
-
-
 def options_of(request: Request) -> dict[str, list[str]]:
     """The options in the address. Raises HTTPException for unknown ones."""
     path, options = request.scope["path"], request.query_params  # .url is made of the header Host
@@ -276,19 +274,3 @@ def options_of(request: Request) -> dict[str, list[str]]:
     if len(options.getlist("text")) > TEXTS:
         raise HTTPException(400, f"a request may hold {TEXTS} texts at most")
     return {option: values for option in options if (values := [*filter(None, options.getlist(option))])}
-
-
-def answered(result: Any) -> Response:
-    return JSONResponse({"text": result.text, "page": result.page()} | result.record(maps=True), headers=HEADERS)
-
-
-def failure(status: int, reason: str) -> Response:
-    return JSONResponse({"error": reason}, status, headers=HEADERS)
-
-
-async def refusal(request: Request, error: Exception) -> Response:
-    """An error of the protocol, or of ours."""
-    assert isinstance(error, HTTPException)
-    instead = "POST, and send the file of an image" if request.scope["path"][1:] in OPTIONS else "GET"
-    told = {"Not Found": "there is no such page", "Method Not Allowed": f"ask with {instead}"}
-    return failure(error.status_code, told.get(error.detail, error.detail))

@@ -49,6 +49,8 @@ class DigitSource(Source):
     image_shape: tuple[int, int, int]
     """(C, Y, X). Known before any image is read, to construct a model."""
 
+    batch_size: int
+
     def __init__(self, *, folder: str, batch_size: int, download: bool) -> None:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: a batch must hold at least one digit")

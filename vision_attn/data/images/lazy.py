@@ -110,7 +110,7 @@ class Mapped:
         with self.lock:
             for number, line in zip(rows, found, strict=True):
                 self.file.seek(self.offset + number * row.size)
-                self.file.readinto(row)
+                self.file.readinto(row.data)
                 line[:] = row[place[1]]
         return found
 

@@ -7,8 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedIOBase
 from math import ceil
+from typing import IO, Any
 
 from PIL import ImageFile
 
@@ -64,7 +64,7 @@ class Huge(Refused):
     kind = TooLarge
 
 
-def checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:
+def checked_memory(image: ImageFile.ImageFile, whole: int, file: IO[bytes]) -> int:
     """Return an upper bound on the bytes that decoding `image` takes. Raises Refused if it is too large.
 
     whole: the pixels of `image` before the draft of a JPEG was chosen.
@@ -90,7 +90,8 @@ def checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase)
     file.seek(place)
     if size > max(most, MAX_PIXELS) * BYTES_PER_PIXEL:  # some decoders read the whole file at once
         raise Huge(f"too large, {size / 1e6:,.0f} MB: make it smaller, or set VISION_ATTN_MAX_PIXELS")
-    if sum((x1 - x0) * (y1 - y0) for _, (x0, y0, x1, y1), *_ in image.tile) > _PLANES * whole:
+    areas: list[Any] = [tile[1] for tile in image.tile]
+    if sum((x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in areas) > _PLANES * whole:
         raise Refused("not a readable image (its tiles overlap)")
     return memory + 8 * min(pixels, KEPT_PIXELS)
 
@@ -102,7 +103,7 @@ def _max_pixels() -> int:
     return int(given)
 
 
-def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
+def _keeps_coefficients(file: IO[bytes], components: int) -> bool:
     """Whether the decoder of a JPEG holds all coefficients at once: the file is progressive or has several scans."""
     place = file.tell()
     file.seek(2)

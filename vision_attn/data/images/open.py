@@ -11,14 +11,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from io import BufferedIOBase, BytesIO
+from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from PIL import Image, ImageFile
 
 from vision_attn.data.images.limits import MEMORY, Budget, Refused, checked_memory
-from vision_attn.data.images.upright_rgb import KEPT_PIXELS, in_rgb, joined_bytes, reduction, upright, upright_size
+from vision_attn.data.images.upright_rgb import (
+    KEPT_PIXELS,
+    in_rgb,
+    joined_bytes,
+    largest,
+    reduction,
+    upright,
+    upright_size,
+)
 from vision_attn.system.errors import UserError
 
 FORMATS = {
@@ -128,7 +136,7 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
     if memory > _TRIMMED_ABOVE:
         held.callback(_give_back)
     image.load()
-    if lower and max(most for _, most in image.getextrema()) < 128:
+    if lower and largest(image) < 128:
         again = _identified(file)
         again.tile = lower
         again.load()
@@ -136,7 +144,7 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
     return image
 
 
-def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
+def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
     """What an image of RGB with 16 bits is decoded from, changed so that the lower byte of each number is taken, where
     Pillow takes the upper one: fewer bits may lie there alone. Empty for other images, and for very large ones."""
     native = "RGB;16B" if sys.byteorder == "little" else "RGB;16L"
@@ -144,7 +152,8 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
     found = []
     for tile in image.tile if image.mode == "RGB" and image.width * image.height <= KEPT_PIXELS else ():
         several = isinstance(tile[3], tuple)
-        mode, *rest = tile[3] if several and tile[3] else (tile[3],)
+        given: Any = tile[3]
+        mode, *rest = given if several and given else (given,)
         if mode not in other:
             return []
         arguments = (other[mode], *rest) if several else other[mode]
@@ -153,7 +162,7 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[tuple]:
     return found
 
 
-def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
+def _opened(path: str | Path | Encoded, held: ExitStack) -> IO[bytes]:
     """The file of `path`, which `held` closes."""
     if isinstance(path, Encoded):
         return BytesIO(path.read())
@@ -193,7 +202,7 @@ def _refuse_special(path: str | Path) -> None:
         raise Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
 
 
-def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
+def _identified(file: IO[bytes]) -> ImageFile.ImageFile:
     """Open the image in `file` and read its header.
 
     Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops
@@ -48,7 +49,8 @@ def upright(image: Image.Image, converted: Image.Image) -> Image.Image:
 
 def _transpose(image: Image.Image) -> Image.Transpose | None:
     try:
-        return TRANSPOSES.get(image.getexif().get(ORIENTATION))
+        tag: Any = image.getexif().get(ORIENTATION)
+        return TRANSPOSES.get(tag)
     except Exception:  # ignore a damaged tag
         return None
 
@@ -102,17 +104,23 @@ def white_of(brightest: float, *, unit: bool) -> float:
     return brightest if brightest > 65535 else max(255.0, 2.0 ** ceil(brightest).bit_length() - 1)
 
 
+def largest(image: Image.Image) -> int:
+    """The largest number of an RGB image."""
+    extrema: Any = image.getextrema()
+    return max(most for _, most in extrema)
+
+
 def joined_bytes(upper: Image.Image, lower: Image.Image) -> Image.Image:
     """Return RGB of 8 bits from the two bytes of colours of 16 bits, scaled by `white_of` their largest number."""
-    high = max(most for _, most in upper.getextrema())
+    high = largest(upper)
     mask = upper.point([255 * (value == high) for value in range(256)] * 3)
-    low = max(most for _, most in ImageChops.multiply(lower, mask).getextrema())
+    low = largest(ImageChops.multiply(lower, mask))
     scale = 255 / white_of(256.0 * high + low, unit=False)
-    parts = [
+    above, below = (
         part.point([min(255, round(value * weight * scale)) for value in range(256)] * 3)
         for part, weight in ((upper, 256), (lower, 1))
-    ]
-    return ImageChops.add(*parts)
+    )
+    return ImageChops.add(above, below)
 
 
 def _numbers(image: Image.Image) -> np.ndarray:

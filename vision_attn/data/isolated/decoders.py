@@ -99,7 +99,8 @@ class Decoders:
         try:
             process.begin()
             begun = monotonic()
-            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.read())
+            assert isinstance(file.content, bytes)  # file.read() is for those who would decode it here
+            process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
             while not process.answers(TICK):
                 others = len(self._work) > PROCESSES
                 if monotonic() - begun > (most := min(PATIENCE, seconds) if others else seconds):

@@ -54,6 +54,8 @@ class LabelledImages(Source):
 
     image_shape: tuple[int, int, int]
 
+    batch_size: int
+
     def __init__(
         self,
         *,

@@ -63,6 +63,8 @@ class Lines(VocabularySource):
 
     vocabulary_type = Characters
 
+    batch_size: int
+
     def __init__(
         self,
         *,

@@ -51,8 +51,10 @@ def read_splits(
     what is said of them is then logged only the first time.
     """
     several = isinstance(annotations, Mapping)
-    given = (
-        {known_split(split): located(path) for split, path in annotations.items()} if several else located(annotations)
+    given: dict[str | None, Path] = (
+        {known_split(split): located(path) for split, path in annotations.items()}
+        if isinstance(annotations, Mapping)
+        else {None: located(annotations)}
     )
     lists: Path | dict[str, Path] | None = None
     if split_files and not several:
@@ -64,15 +66,15 @@ def read_splits(
 
     def read() -> dict[str, Photographs]:
         found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
-        if several:
-            for split, path in given.items():
+        for split, path in given.items():
+            if split is None:
+                found = read_annotations(path, split_files=lists, columns=columns, download=download)
+            else:
                 found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
-            found = _named_apart(found)
-        else:
-            found = read_annotations(given, split_files=lists, columns=columns, download=download)
+        found = _named_apart(found) if several else found
         return {split: Photographs.of(members) for split, members in found.items()}
 
-    places = [*given.values()] if several else [given]
+    places = [*given.values()]
     several_files = [is_dataset(path) or bool(own_files_of(path)) for path in places]
     files = [file for path, kept in zip(places, several_files, strict=True) if not kept for file in files_of(path)]
     files += lists.values() if isinstance(lists, dict) else [lists] if lists else []
@@ -89,7 +91,7 @@ def read_splits(
             raise UserError(f"{annotations} changed while it was read: run the command again")
         return found
 
-    rules = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
+    rules: list[Any] = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
     return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
 
 
@@ -138,7 +140,8 @@ def read_annotations(
     shape, photographs, given, short, groups = read_photographs(path, columns=columns, download=download)
     names = [photograph.name for photograph in photographs]
     if split is not None:
-        named, by = [split] * len(photographs), split
+        named: Sequence[str | None] = [split] * len(photographs)
+        by = split
     elif split_files is not None:
         named, by = _splits_from_files(path, split_files, photographs), "from files"
     else:
@@ -258,7 +261,7 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
 
 def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> list[Photograph]:
     """Drop photographs without captions and log their number. Raises UserError if all are dropped."""
-    captioned, bare = [], []
+    captioned, bare = list[Photograph](), list[Photograph]()
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if _says_something(caption)]
         (captioned if captions else bare).append(photograph._replace(captions=captions))

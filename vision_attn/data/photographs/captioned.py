@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
 from vision_attn.metrics.function_words import LANGUAGES, Language, commonest, language_of
@@ -28,7 +29,7 @@ class Captioned(VocabularySource):
         """The vocabulary: restored with a run, read from a file, or built from training captions."""
         if self.vocabulary_file:
             return self.with_function_words(self.saved(find(self.vocabulary_file)))
-        limits = {"min_count": self.min_count, "max_words": self.max_words}
+        limits: dict[str, Any] = {"min_count": self.min_count, "max_words": self.max_words}
         return self.with_function_words(Vocabulary.build(self.captions_of_words(), words=self.words, **limits))
 
     def captions_of_words(self) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from vision_attn.contracts import END
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.grouping import Stratified
 from vision_attn.data.images.crops import random_crops
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
 from vision_attn.data.photographs.batches import Batches, CaptionTable, Part, identity_of
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 class Captions(Captioned):
     """Photographs in a folder, with captions in a file of any common shape; also several such data sets. For an encoder
     of films: films, each a file or a folder of frames."""
+
+    batch_size: int
 
     def __init__(
         self,
@@ -90,8 +93,8 @@ class Captions(Captioned):
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
-            batch_size: images per training batch, over all processes together. Every batch has captions of all lengths
-                in the same proportions, and one of four shapes: see `data.grouping`.
+            batch_size: images per training batch, over all processes together; auto: as many as fit into memory. Every
+                batch has captions of all lengths in the same proportions, and one of four shapes: `data.grouping`.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
             cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
@@ -133,7 +136,7 @@ class Captions(Captioned):
         for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
             if self.features and set_:
                 raise UserError(f"data.{key} needs an encoder: vectors in data.features cannot be {done}")
-        self._prepared: nn.Module | None = None
+        self._prepared: Any = None
         self._only: str | None = None
 
     @cached_property
@@ -179,7 +182,7 @@ class Captions(Captioned):
         Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
         read are found when their batch is.
         """
-        encoder = task.encoder
+        encoder: Any = task.encoder
         if self._prepared is encoder:
             return
         if task.frames > 1 and (self.flips or self.crops < 1):
@@ -197,7 +200,7 @@ class Captions(Captioned):
         self._find(cache, films=films, flips=flips)
         for name, found in self._found.items() if self._only else ():
             used = self._only == "train" or self._is_evaluated(name)
-            if not used or (frozen is not None and not complete_in(cache, frozen, found.views)):
+            if not used or (cache is not None and frozen is not None and not complete_in(cache, frozen, found.views)):
                 found.keep_only(self._only if used else None)
         self._views = JoinedViews.of({name: found.views for name, found in self._found.items()})
         self._pictures = self._pictured(task, frozen, cache)
@@ -221,22 +224,24 @@ class Captions(Captioned):
 
     def _pictured(self, task: Task, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
         """The pictures of all sources, or their annotation vectors, which are computed if there is a cache for them."""
-        encoder = task.encoder  # of a captioner of transformers the task itself
+        encoder: Any = task.encoder  # of a captioner of transformers the task itself
         device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
             several = len(self.sources) > 1
-            paths = {one.name: find(one.features if several else self.features) for one in self.sources}
+            given = {one.name: one.features if several else self.features for one in self.sources}
+            paths = {name: find(path) for name, path in given.items() if path is not None}
             return Vectors.joined(
                 {name: Vectors.of(found.views, paths[name], encoder) for name, found in self._found.items()}
             )
         if frozen is None:
-            kind = {"fit": encoder.fit, "frames": task.frames}
+            kind: dict[str, Any] = {"fit": encoder.fit, "frames": task.frames}
             return pixels(self._views, encoder.resolution, device, repeated=self._only is None, **kind)
         parts = [
             (f"{name}/" * (len(self._found) > 1), part)
             for name, found in self._found.items()
             for part in found.views.parts()
         ]
+        assert cache is not None
         folders = [cached_features(cache, frozen, part, verify=self.verify) for _, part in parts]
         return Features(folders, self.residency, device, [prefix for prefix, _ in parts])
 
@@ -264,7 +269,7 @@ class Captions(Captioned):
 
     def _leave_out(self, unreadable: Mapping[str, str], what: str) -> None:
         """Keep only photographs that can be read, and log the others; `what` messages call them."""
-        files: dict[str, Path | None] = {}
+        files: dict[str, Path | Encoded | None] = {}
         for split, members in self._readable.items():
             names = list(members.all_names())
             kept = np.array([name not in unreadable for name in names], dtype=bool)
@@ -288,8 +293,8 @@ class Captions(Captioned):
         if self.batch_size not in self._plans:
             table = self._table("train")
             lengths, shares = table.most_words(self.rows), {one.name: one.share for one in self.sources}
-            options = {"by_captions": self.turns == "captions", "batch_size": self.batch_size}
-            due = turns_due(table.count, table.bounds, shares, **options)
+            by_captions = self.turns == "captions"
+            due = turns_due(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
             turns = None if due is None else Turns(due, table.bounds, lengths)
             self._plans[self.batch_size] = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
         return self._plans[self.batch_size]
@@ -325,7 +330,7 @@ class Captions(Captioned):
         batches = [np.arange(start, min(start + size, starts.stop)) for starts in used for start in starts]
         batches.sort(key=lambda members: members[0] not in firsts)  # see `Source.num_sources`
         if not batches:
-            raise UserError(f"data.evaluate: no photograph of split {name} is in {', '.join(self.evaluate)}")
+            raise UserError(f"data.evaluate: no photograph of split {name} is in {', '.join(self.evaluate or ())}")
         parts = [Part(members, captions[members], table.rows[members]) for members in batches[rank::world]]
         return Batches(table, self._pictures, parts, may_skip=True)
 

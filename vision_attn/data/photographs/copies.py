@@ -110,8 +110,8 @@ def different_bits(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def alike(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> Bool[np.ndarray, "N"]:
     """Whether pixels (N, SIDE, SIDE, 3) are those of the same photographs."""
-    one, other = (part.reshape(len(part), 3 * SIDE**2).astype(np.float32) for part in (one, other))
-    differences = np.abs(one - other)
+    a, b = (part.reshape(len(part), 3 * SIDE**2).astype(np.float32) for part in (one, other))
+    differences = np.abs(a - b)
     close = (differences.mean(axis=1) <= LEVELS) & (differences.max(axis=1) <= LARGEST)
     one, other = (part - part.mean(axis=1, keepdims=True) for part in (one, other))
     size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))

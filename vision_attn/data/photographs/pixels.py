@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -91,22 +91,22 @@ class Pixels:
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
-    def read(self, rows: NDArray[np.int64], space: None = None) -> object:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
         """Decode views `rows`, and resize them if that is done on the CPU. One that cannot be read is black, logged and
         listed in `unreadable`."""
         return self._early(self._groups([self.views[row] for row in rows.tolist()]))
 
-    def finish(self, read: object) -> UInt8[Tensor, "B *F 3 S S"]:
+    def finish(self, read: Any) -> UInt8[Tensor, "B *F 3 S S"]:
         """The batch that `read` has begun; photographs have their channels last in memory."""
         return read if isinstance(read, Tensor) else squares(read, self.resolution, self.device)
 
-    def gather(self, rows: NDArray[np.int64], space: None = None) -> UInt8[Tensor, "B *F 3 S S"]:
+    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
         return self.finish(self.read(rows, space))
 
     def _groups(self, views: list[View]) -> list[Group]:
         return grouped(list(_decoders(os.getpid(), cores()).map(self._read_view, views)))
 
-    def _early(self, groups: list[Group]) -> object:
+    def _early(self, groups: list[Group]) -> Any:
         """What `read` returns of decoded photographs: those for a CPU are finished in the thread that reads."""
         return squares(groups, self.resolution, self.device) if self.device.type == "cpu" else groups
 
@@ -125,7 +125,7 @@ class WholePictures(Pixels):
     def __init__(self, views: Sequence[View]) -> None:
         super().__init__(views, 1)
 
-    def read(self, rows: NDArray[np.int64], space: None = None) -> NDArray[np.object_]:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
         pictures = np.empty(len(rows), dtype=object)
         pictures[:] = list(in_threads(self._open, [self.views[row] for row in rows.tolist()], ahead=len(rows)))
         return pictures
@@ -181,7 +181,7 @@ class HeldPixels(Pixels):
         self.table: UInt8[Tensor, "N S S 3"] | None = None
         self._lock = Lock()
 
-    def read(self, rows: NDArray[np.int64], space: None = None) -> object:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
         views = [self.views[row] for row in rows.tolist()]
         with self._lock:
             held = {number: self.places[view.name] for number, view in enumerate(views) if view.name in self.places}
@@ -189,7 +189,7 @@ class HeldPixels(Pixels):
         read = _Read(views, held, new, self._groups([views[number] for number in new]) if new else [])
         return self._finished(read) if self.device.type == "cpu" else read
 
-    def finish(self, read: object) -> UInt8[Tensor, "B 3 S S"]:
+    def finish(self, read: Any) -> UInt8[Tensor, "B 3 S S"]:
         return read if isinstance(read, Tensor) else self._finished(read)
 
     def _finished(self, read: "_Read") -> UInt8[Tensor, "B 3 S S"]:
@@ -214,7 +214,7 @@ class HeldPixels(Pixels):
             first = {name: number for number, name in reversed(list(enumerate(names))) if name not in self.places}
             start = len(self.places)
             kept = sorted(first.values())[: self.most - start]
-            if kept:
+            if kept and self.table is not None:
                 self.table[start : start + len(kept)] = images[there(kept, self.device)]
                 self.places |= {names[number]: start + place for place, number in enumerate(kept)}
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,11 +47,13 @@ def batches(
 
     def begun(items: list[Picked]) -> CaptionBatch:
         batch = _batch(items)
-        return batch._replace(images=squares(batch.images, resolution, device)) if device.type == "cpu" else batch
+        return finished(batch) if device.type == "cpu" else batch
 
-    for batch in in_threads(begun, islice(samples, number), ahead=1, threads=1):
-        images = batch.images
-        yield batch._replace(images=images if isinstance(images, Tensor) else squares(images, resolution, device))
+    def finished(batch: CaptionBatch) -> CaptionBatch:
+        groups: Any = batch.images
+        return batch if isinstance(groups, Tensor) else batch._replace(images=squares(groups, resolution, device))
+
+    yield from map(finished, in_threads(begun, islice(samples, number), ahead=1, threads=1))
 
 
 def _batch(items: Sequence[Picked]) -> CaptionBatch:
@@ -59,8 +61,9 @@ def _batch(items: Sequence[Picked]) -> CaptionBatch:
     items = sorted(items, key=lambda item: -len(item.words[0]))
     longest = len(items[0].words[0])
     words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]
+    groups: Any = grouped([item.pixels for item in items])
     return CaptionBatch(
-        images=grouped([item.pixels for item in items]),
+        images=groups,
         words=torch.tensor(words),
         ids=tuple(item.name for item in items),
         references=tuple(item.captions for item in items),

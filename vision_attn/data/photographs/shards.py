@@ -55,6 +55,8 @@ class Shards(Captioned):
     processes is the same. Another number of processes means other batches, unlike with other sources.
     """
 
+    batch_size: int
+
     def __init__(
         self,
         *,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Int
@@ -52,11 +52,12 @@ class PhotographSet:
     def read(self, *, cache: str | None, download: bool) -> dict[str, Photographs]:
         """All photographs with captions, by split, in the order of the annotation files."""
         annotations = self.images if self.annotations is None else self.annotations
+        assert annotations is not None
         return read_splits(annotations, self.split_files, columns=self.columns, cache=cache, download=download)
 
     def located(self, photographs: Mapping[str, Photographs], *, films: bool) -> dict[str, Photographs]:
         """Find the files of `photographs`: see `store.locate`."""
-        images = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
+        images: dict[str, Any] = self.images if isinstance(self.images, dict) else dict.fromkeys(SPLITS, self.images)
         if any(members.files is not None for members in photographs.values()):
             images = {}  # the dataset holds them
         folders = {known_split(split): find(path) for split, path in images.items()}

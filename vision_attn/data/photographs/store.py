@@ -154,17 +154,22 @@ class Photographs:
 
     def all_files(self) -> Sequence[Path | Encoded]:
         """The file of each photograph in the arrays; only after `locate`."""
-        return self.files if self.files is not None else [self.folder / name for name in self.names.all_texts()]
+        if self.files is not None:
+            return self.files
+        assert self.folder is not None
+        return [self.folder / name for name in self.names.all_texts()]
 
     def view(self, number: int, *, mirrored: bool) -> View:
         """The photograph as an encoder input; only after `locate`."""
         name = self.names.text(self.members.item(number))
         file = self.file_prefix + name if self.files is None else self.file(number)
+        assert file is not None and self.sizes is not None
         return View(self.name_prefix + name, file, mirrored, self.sizes.item(number))
 
     @cached_property
     def file_prefix(self) -> str:
         """What stands before a name in the path of its file."""
+        assert self.folder is not None
         return os.path.join(self.folder, "")
 
     def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
@@ -277,6 +282,7 @@ def locate(
         if members.files is None:
             placed[split] = _placed(members, split, folders, root, films, completed)
         sizes = placed[split].sizes
+        assert sizes is not None
         found[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
             example = example if missing else Path(str(placed[split].file(int(np.argmin(sizes)))))

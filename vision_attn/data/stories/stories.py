@@ -29,6 +29,8 @@ class QuestionSource(VocabularySource):
     by_story: dict[str, list[Story]]
     """The stories of each split, in order."""
 
+    batch_size: int
+
     def __init__(self, *, batch_size: int, max_facts: int) -> None:
         check_range(type(self).__name__, 1, 10_000, batch_size=batch_size, max_facts=max_facts)
         self.batch_size, self.max_facts = batch_size, max_facts

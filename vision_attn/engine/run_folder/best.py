@@ -16,7 +16,7 @@ from vision_attn.metrics import METRICS
 from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import finite, read_json
-from vision_attn.task import Source
+from vision_attn.task import Source, Task
 
 KEY = "validated.json"
 """The file of best/ that says what its metrics depend on."""
@@ -37,7 +37,7 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
     nll = nll if mode == "max" and name in METRICS else math.nan
     first = position.best is None and position.best_nll is None
     if mode == "min":
-        won = first or value < position.best
+        won = first or position.best is None or value < position.best
     else:
         rank, before = _rank(value, nll), _rank(position.best, position.best_nll)
         won = first or rank > before
@@ -91,7 +91,7 @@ def save_best(
             (best / KEY).write_text(json.dumps({"key": key}) + "\n")
 
 
-def without_best(task: nn.Module, folder: Path) -> str:
+def without_best(task: Task, folder: Path) -> str:
     """Return why best/ of the run in `folder` cannot be used; empty if it can."""
     try:
         check_weights(task, folder / "best")

@@ -17,8 +17,10 @@ def as_begun(data: Source, position: Position) -> Source:
 def same_steps(data: Source, position: Position, run: Run) -> bool:
     """Return whether a step has as many images as when the run began, though batches have another size."""
     plan = position.plan
-    before = plan.get("batch_size")
-    return before not in (None, data.batch_size) and data.batch_size * run.accumulate == before * plan["accumulate"]
+    before, now = plan.get("batch_size"), data.batch_size
+    if before is None or now is None or before == now:
+        return False
+    return now * run.accumulate == before * plan["accumulate"]
 
 
 def regroup(folder: Path, data: Source, position: Position, run: Run) -> bool:

@@ -40,7 +40,7 @@ def validation_key(folder: Path, task: nn.Module, data: Source) -> str | None:
 def known_metrics(run: Run, task: nn.Module, data: Source) -> dict[str, float]:
     """The metrics that are stored with the weights that a run starts from, if they are those of this task on this data;
     else none."""
-    folder = shipped(run.start_from)
+    folder = shipped(run.start_from or "")
     best = folder if folder.name == "best" else folder / "best"
     try:
         stored = read_json(best / KEY)

@@ -82,6 +82,7 @@ class GeneratedWords(Subject):
         if method not in self.own:
             return Map(self.weights(method, image, target))
         inputs, tokens = self._inputs(image[None]), target.generation.tokens
+        assert tokens is not None
         if self._placed is None:  # once: later weights may be random
             self._placed = extent_of_tokens(self.model, *target.generation.patches(self.model, inputs))
         if method == "relevance":
@@ -91,8 +92,8 @@ class GeneratedWords(Subject):
             teacher_forced(self.model, inputs, target.sequence, target.steps)
         layers = [one for one in record if one.name in tokens.layers]
         rows = [step - target.steps for step in target.group]
-        maps = [tokens.picture(one.maps[0][:, rows]).mean(dim=(0, 1)) for one in layers]
-        return Map(torch.stack(maps).mean(dim=0), self._placed)
+        pictures = [tokens.picture(one.maps[0][:, rows]).mean(dim=(0, 1)) for one in layers]
+        return Map(torch.stack(pictures).mean(dim=0), self._placed)
 
     def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> Inputs:
         rest = {name: value.expand(len(images), *value.shape[1:]) for name, value in self.rest.items()}

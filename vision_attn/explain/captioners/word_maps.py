@@ -19,6 +19,7 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import cross_relevance, relevance
+from vision_attn.explain.tokens import Grid
 from vision_attn.system.errors import UserError
 
 MOST_WORDS = 40  # of a generated caption
@@ -42,6 +43,7 @@ def look_of_words(
     if related:
         alpha = caption.of_words(relevance_of_steps(model, inputs, generation.sequences, generation.steps, tokens))
     else:
+        assert caption.maps is not None  # as there are tokens
         alpha = chosen(caption.maps, layer, head)
     extent = extent_of_tokens(model, *generation.patches(model, inputs), picture.size)
     method = "relevance" if related else "attention"
@@ -87,6 +89,7 @@ def _related(record: Record, tokens: ImageTokens) -> Float[Tensor, "S N"]:
     to_image = [one for one in record if one.name in tokens.layers]
     if tokens.positions is not None:
         return relevance(to_image)[0]
+    assert isinstance(tokens.grid, Grid)  # an encoder sees no tiles
     decoder = record.index(to_image[0]) - 1  # it begins with a self-attention
     before = record[:decoder]
     windowed = any(len(one.maps) > 1 for one in before)  # then no relevance of the whole encoder is defined

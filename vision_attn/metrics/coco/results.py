@@ -22,7 +22,7 @@ def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 
 
-def write_each(path: str | Path, captions: Mapping[Image, str], each: Mapping[Image, Mapping[str, Any]]) -> None:
+def write_each(path: str | Path, captions: Mapping[Any, str], each: Mapping[Any, Mapping[str, Any]]) -> None:
     """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
     records = zip(captions, _records(captions), strict=True)
     lines = [{**record, **each.get(image, {})} for image, record in records]
@@ -34,7 +34,7 @@ def write_intervals(path: str | Path, intervals: Mapping[str, Sequence[float]]) 
     _write(path, json.dumps(intervals) + "\n")
 
 
-def _records(captions: Mapping[Image, str]) -> list[dict[str, Any]]:
+def _records(captions: Mapping[Any, str]) -> list[dict[str, Any]]:
     return [
         {"image_id": image[1], "source": image[0], "caption": caption}
         if isinstance(image, tuple)

@@ -112,7 +112,7 @@ def read_photographs(
     if files[0].name not in METADATA or files == [path]:
         return read[0]
     places = [file.parent.relative_to(path).as_posix() for file in files]
-    members, groups = [], {}
+    members, groups = list[Photograph](), dict[int | str, int | str]()
     for place, one in zip(places, read, strict=True):
         names = [str(Path(place) / photograph.name) for photograph in one.photographs]
         members += [each._replace(id=name, name=name) for each, name in zip(one.photographs, names, strict=True)]
@@ -259,8 +259,8 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     several: list[list[int | str]] = []
     torn: list[int | str] = []
     in_lists: set[int | str] = set()
-    spelled: dict[str, str] = {}
-    otherwise: dict[str, str] = {}
+    spelled: dict[str, Any] = {}
+    otherwise: dict[str, Any] = {}
     records = read_records(path, "image", "caption", named=columns, content=content)
     records = records._replace(rows=[*msvd_rows(path, records.rows)])
     for where, images, said, split in entries(path, records):

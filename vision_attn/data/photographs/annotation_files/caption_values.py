@@ -144,7 +144,8 @@ def _as_json(text: str) -> str:
         token = TOKEN.match(text, position)
         if token is None:
             raise UserError("not a list")
-        position, kind, part = token.end(), token.lastgroup, token[token.lastgroup].lstrip()
+        position, kind = token.end(), token.lastgroup or ""
+        part = token[kind].lstrip()
         if kind == "type":
             continue
         if kind == "mark":

@@ -53,8 +53,8 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
         if said and ("\0" in said or len(said) > LONGEST_PATH):
             paths[row] = said = None
         if size < 0 and said:
-            folder, files[row] = _found(f"{path}: row {row + 1}", said, folders)
-            sizes[row], paths[row] = _size(files[row]), files[row].relative_to(folder).as_posix()
+            folder, file = _found(f"{path}: row {row + 1}", said, folders)
+            files[row], sizes[row], paths[row] = file, _size(file), file.relative_to(folder).as_posix()
     held = _told_apart(content, [_below(said) if said else "" for said in paths], sizes)
     given = None if names is None else _told_apart(content, [_below(str(name)) for name in names], sizes)
     if given is None or len({*given}) > len({one.name for one in given}):  # a name of two photographs is none
@@ -113,10 +113,10 @@ def _purpose(split: Any) -> int:
 def _found(where: str, said: str, folders: Sequence[Path]) -> tuple[Path, Path]:
     """The folder and the path of a file that a row names. Raises UserError if it is in none of the folders."""
     inside = []
-    for folder in map(os.path.abspath, folders):
+    for folder in map(Path, map(os.path.abspath, folders)):
         file = Path(os.path.normpath(os.path.join(folder, said)))
-        if file.is_relative_to(folder) and file != Path(folder):
-            inside.append((Path(folder), file))
+        if file.is_relative_to(folder) and file != folder:
+            inside.append((folder, file))
     if not inside:
         raise UserError(
             f"{where} holds no photograph, but names the file {brief(said)}, which is not in {folders[0]}: only files "

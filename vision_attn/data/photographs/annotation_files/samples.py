@@ -105,7 +105,7 @@ def named(name: str) -> tuple[str, str]:
 def _grouped(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
     """Files that follow each other with one name, by their endings. Hidden files and those without an ending are none
     of a sample."""
-    last, files = "", {}
+    last, files = "", dict[str, tarfile.TarInfo]()
     for member in members:
         key, ending = named(member.name)
         if not ending or key.endswith("/") or not key or META.match(member.name):
@@ -134,12 +134,18 @@ def _members(path: Path) -> Iterator[tuple[Iterator[tarfile.TarInfo], Callable[[
     if it is damaged, which may show only after the last file that can be found, or if a file in it is too large."""
     try:
         with tarfile.open(path, "r:") as file:
-            yield _iterated(file), lambda member: file.extractfile(member).read()
+
+            def content(member: tarfile.TarInfo) -> bytes:
+                opened = file.extractfile(member)
+                assert opened is not None  # `_iterated` yields files alone
+                return opened.read()
+
+            yield _iterated(file), content
     except (tarfile.TarError, OSError, EOFError) as error:
         raise UserError(f"{path} is not a readable tar file: {error}") from error
 
 
-def _iterated(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _iterated(file: Any) -> Iterator[tarfile.TarInfo]:
     name = ""
     for member in file:
         if member.isreg() or member.issym() or member.islnk():

@@ -126,7 +126,7 @@ def parquet_samples(
             marked, name = marks.on(row), f"{path.name}/{number}"
             captions = () if marked else caption_lines(row[caption], marks)
             image = row.get(photograph)
-            content = image.get("bytes") if isinstance(image, dict) else image
+            content: Any = image.get("bytes") if isinstance(image, dict) else image
             if whole and not isinstance(content, bytes):
                 left_out.add(UNSEEN, name)
             elif captions:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from vision_attn.data.images.resizing import RESIZING
 from vision_attn.data.photographs.pixels import View
@@ -30,7 +29,7 @@ Shard = dict[str, Any]
 """An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with the reason."""
 
 
-def make_header(encoder: nn.Module, views: Sequence[View]) -> dict[str, Any]:
+def make_header(encoder: Any, views: Sequence[View]) -> dict[str, Any]:
     """Return what identifies a cache: the encoder, how photographs are resized for it, and the name and size in bytes
     of each image."""
     return {
@@ -51,7 +50,7 @@ def listing(views: Sequence[View]) -> str:
 
 
 def _line(view: View) -> str:
-    size = os.stat(view.file).st_size if view.size is None else view.size
+    size = os.stat(str(view.file)).st_size if view.size is None else view.size
     return f"{view.name}\t{size}{' mirrored' if view.mirrored else ''}\n"
 
 
@@ -117,8 +116,8 @@ def finished_shards(folder: Path, size: int) -> list[Shard]:
         and all(type(length) is int and length > 0 for length in shape)
         and ceil(shape[0] / size) == len(shards)
     ):
-        found = _listed(folder, shards, shape, size)
-        if None not in found:
+        found = [shard for shard in _listed(folder, shards, shape, size) if shard is not None]
+        if len(found) == len(shards):
             return found
     raise UserError(f"{folder}: these features are damaged or incomplete; prepare them again")
 

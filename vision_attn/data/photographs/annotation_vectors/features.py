@@ -96,11 +96,11 @@ class Features:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
 
-    def read(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> object:
+    def read(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Any:
         """Begin a batch, in any thread; see `Pixels.read`."""
         return rows if self.on_device else self.gather(rows, space)
 
-    def finish(self, read: object) -> Float16[Tensor, "B L D"]:
+    def finish(self, read: Any) -> Float16[Tensor, "B L D"]:
         return self.gather(read, None) if self.on_device else read
 
     def gather(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
@@ -109,6 +109,7 @@ class Features:
             return self.table[torch.from_numpy(rows).to(self.table.device)]
         if self.table is not None:
             return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
+        assert space is not None  # only vectors on a GPU have no space
         into = space.numpy()
         for first in range(0, len(rows), OPEN):  # or shards would be closed between the advice and the copy
             part = rows[first : first + OPEN]
@@ -128,7 +129,7 @@ class Features:
             return
         length = prod(self.shape) * np.dtype(np.float16).itemsize
         for number, row in self._places(rows):
-            shard = self.shard(number)
+            shard: Any = self.shard(number)  # mapped
             first = shard.offset + row * length
             start = first - first % mmap.PAGESIZE
             with suppress(OSError):  # advice alone: what is wrong with the file shows when it is read
@@ -216,7 +217,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
     finally:
         encoder.train(training)
     with FileLock(folder / LOCK):
-        complete(folder, header, shards)
+        complete(folder, header, [shard for shard in shards if shard is not None])
         sweep(folder, again=True)  # of processes killed meanwhile: a complete cache is not written to again
         for claim in folder.glob(f".*{LOCK}"):
             if claim.name != LOCK:
@@ -241,9 +242,9 @@ def _compute(
                     shards[index] = shard
                     bar.update(len(parts[index]))
         if shards[number] is None:
-            shards[number] = _write_shard(path, header, encoder, parts[number], bar)
+            written = shards[number] = _write_shard(path, header, encoder, parts[number], bar)
             with FileLock(folder / LOCK):
-                append(folder, shards[number])
+                append(folder, written)
 
 
 def _refuse_full_disk(folder: Path, needed: int) -> None:
@@ -255,9 +256,7 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
         )
 
 
-def _write_shard(
-    path: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View], bar: Any
-) -> dict[str, Any]:
+def _write_shard(path: Path, header: dict[str, Any], encoder: Any, views: Sequence[View], bar: Any) -> dict[str, Any]:
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     batch = 128 if device.type == "cuda" else 16
     pixels = Pixels(views, encoder.resolution, encoder.fit, encoder.frames, device, silent=True)

@@ -223,7 +223,7 @@ class Lmdb(Database):
 
     def arrays(self, key: int | str) -> Mapping[str, Stored]:
         with self.content.begin(buffers=True) as reading:
-            found = reading.get(str(key).encode(errors="surrogateescape"))
+            found: Any = reading.get(str(key).encode(errors="surrogateescape"))
             if len(found) > self.size:
                 raise UserError("it is damaged: its size is larger than that of the whole file")
             content = bytes(found)

@@ -89,7 +89,7 @@ class Vectors:
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
 
-    def read(self, rows: NDArray[np.int64], space: None = None) -> Float32[Tensor, "B L D"]:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
         """Read the vectors of views `rows`, followed by zeros where others have more. Raises UserError naming a file
         that cannot be used."""
         read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
@@ -158,7 +158,7 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
     if boxes.shape != (len(vectors), 4) or not np.isfinite(boxes).all():
         raise UserError(f"{path}: {name} must hold 4 numbers for each of {len(vectors)} vectors, not {boxes.shape}")
     if None in sides:
-        sides = [1, 1] if boxes.max(initial=0) <= 1 else size()
+        sides = [1.0, 1.0] if boxes.max(initial=0) <= 1 else [*size()]
     scaled = boxes[(vectors != 0).any(axis=1)] / np.array([*sides, *sides])
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
 

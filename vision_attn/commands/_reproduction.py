@@ -1,0 +1,263 @@
+"""Rows of papers, trained and measured by `train` and `eval`, and their numbers beside those of the documents."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+from vision_attn.commands._paper_rows import Measure, Row, needed, rows, seconds, trainings
+from vision_attn.commands._run_options import best_of
+from vision_attn.system.errors import UserError
+from vision_attn.system.files import read_json
+
+STOPPED = (130, 141, 143)
+"""Exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
+ERRORS = 2.0
+"""Standard errors by which a number may be worse."""
+Z = 1.96
+QUICK = "data"
+"""The folder of what `--quick` reads."""
+
+
+class Plan(NamedTuple):
+    """Where and how rows are made."""
+
+    out: Path
+    seeds: int = 1
+    """How many of a row's seeds are trained."""
+    included: bool = False
+    """Measure included weights, and train nothing."""
+    device: str = "auto"
+    show: int = 8
+    """Images that are drawn."""
+    options: Sequence[str] = ()
+    """Further options of training."""
+    quick: bool = False
+
+
+class Number(NamedTuple):
+    """A number of a row, before and now."""
+
+    column: str
+    before: float
+    now: float
+    low: float | None
+    high: float | None
+    """The interval of 95% of the number now; None where no standard error is known."""
+    error: float | None
+    """The standard error of the difference."""
+    worse: bool
+    judged: bool
+
+
+class Made(NamedTuple):
+    """A training of a row with a seed: where it lies."""
+
+    name: str
+    seed: int
+    folder: Path
+    """The run, or the included weights."""
+    out: Path
+    """Where its metrics are written."""
+
+
+def seeds_of(row: Row, plan: Plan) -> Sequence[int]:
+    """The seeds of a row that are trained. A row of several stages has those of the documents."""
+    return row.seeds[:1] if plan.included or len(needed(row)) > len(row.trainings) else row.seeds[: plan.seeds]
+
+
+def made(row: Row, column: str, seed: int, plan: Plan) -> Made:
+    """What a column of a row is measured on."""
+    if plan.included or not row.trainings:
+        return Made(row.name, seed, Path(row.weights), plan.out / f"{row.name}-included")
+    return trained(row.trainings[column], seed, row, plan)
+
+
+def trained(name: str, seed: int, row: Row, plan: Plan) -> Made:
+    own = trainings()[name].seed
+    if own is None and name not in row.trainings.values():  # that of its own row, if it has one
+        own = next((other.seeds[0] for other in rows() if name in other.trainings.values()), 0)
+    folder = plan.out / (name if own is not None or seed == row.seeds[0] else f"{name}-seed{seed}")
+    return Made(name, seed if own is None else own, folder, folder)
+
+
+def steps(row: Row, plan: Plan) -> list[Made]:
+    """All that must be trained for a row, in order."""
+    if plan.included or not row.trainings:
+        return []
+    return list(dict.fromkeys(trained(name, seed, row, plan) for seed in seeds_of(row, plan) for name in needed(row)))
+
+
+def train_words(one: Made, row: Row, plan: Plan) -> list[str]:
+    """The command line of `train`."""
+    training, start = trainings()[one.name], []
+    if training.after in trainings():
+        start = [f"--run.start_from={trained(training.after, one.seed, row, plan).folder}"]
+    elif training.after and not plan.quick:
+        start = [f"--run.start_from={training.after}"]
+    elif training.after:
+        start = ["--run.start_from=null"]
+    device = [f"--run.device={plan.device}"] if plan.device != "auto" else []
+    words = ["train", training.config, f"--run.folder={one.folder}", f"--run.seed={one.seed}"]
+    if plan.quick:
+        from vision_attn.commands._quick_rows import small
+
+        device += small(training, plan.out / QUICK)
+    return [*words, *start, *training.options, *device, *plan.options]
+
+
+def measurements(row: Row, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
+    """By column, of each seed: what is measured, where the record is written, and the options of `eval`."""
+    found: dict[str, list[tuple[Made, Path, list[str]]]] = {}
+    for column in row.before:
+        own = row.measures[column].eval
+        for seed in seeds_of(row, plan):
+            one = made(row, column, seed, plan)
+            out = one.out / column.replace(" ", "_") if own else one.out
+            found.setdefault(column, []).append((one, out, [*row.eval, *own]))
+    return found
+
+
+def eval_words(one: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
+    """The command line of `eval`."""
+    device = [f"--device={plan.device}"] if plan.device != "auto" else []
+    return ["eval", str(one.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
+
+
+def is_measured(one: Made, out: Path, options: Sequence[str]) -> bool:
+    """Whether the record in `out` is of today's weights, with these options."""
+    try:
+        record = read_json(out / "metrics_test.json")
+    except UserError:
+        return False
+    keys = [option for option in options if "." in option.split("=")[0]]
+    step = best_of(one.folder).get("step") if one.folder == one.out else record.get("step")
+    return record.get("step") == step and [key for key in record.get("overrides", ()) if key in keys] == keys
+
+
+def left(row: Row, plan: Plan, *, gpu: bool) -> float | None:
+    """Seconds that the trainings of a row still take, by the epochs that are done; None where no time is known."""
+    total = 0.0
+    for one in steps(row, plan):
+        known = seconds([one.name], gpu=gpu)
+        if known is None:
+            return None
+        total += known * (1 - _done(one.folder))
+    return total
+
+
+def _done(folder: Path) -> float:
+    """The share of a run's epochs that are done."""
+    try:
+        position, config = read_json(folder / "last" / "position.json"), (folder / "config.yaml").read_text()
+    except (UserError, OSError):
+        return 0.0
+    import yaml
+
+    epochs = yaml.safe_load(config)["run"]["epochs"]
+    return 1.0 if position.get("done") else min(1.0, position.get("epoch", 0) / epochs)
+
+
+def numbers(row: Row, plan: Plan) -> list[Number] | None:
+    """The numbers of a row now, beside those of the documents; None unless all are measured."""
+    found = []
+    for column, measured in measurements(row, plan).items():
+        if not all(is_measured(*each) for each in measured):
+            return None
+        values = [value_of(row.measures[column], out) for _, out, _ in measured]
+        if None in values:
+            return None
+        measure = row.measures[column]._replace(**{"better": None} if plan.quick else {})
+        found.append(compared(column, row.before[column], values, measure, row.decimals[column]))
+    return found
+
+
+class Value(NamedTuple):
+    """A number of one run, with its standard error over images, and how many there are."""
+
+    value: float
+    error: float | None
+    images: int
+    is_share: bool
+    """Whether it is a share of the images in percent."""
+
+
+def value_of(measure: Measure, out: Path) -> Value | None:
+    """Read a number from the record in `out`; None if it lacks it."""
+    record = read_json(out / "metrics_test.json")
+    name = next((name for name in measure.metric if isinstance(record.get(name), int | float)), None)
+    if name is None:
+        return None
+    images, value = int(record.get("images", 0)), float(record[name])
+    is_share = name.startswith("error") and not (out / "transcripts_test.json").is_file() or name == "error_sequence"
+    error = _error(name, value, record, out, images, is_share)
+    if measure.exponential:
+        value, error = exp(value), None if error is None else exp(value) * error
+    return Value(value * measure.times, None if error is None else error * measure.times, images, is_share)
+
+
+def _error(name: str, value: float, record: Mapping[str, Any], out: Path, images: int, is_share: bool) -> float | None:
+    """The standard error over images: from the interval in the record; of a share, the binomial one; of transcripts, by
+    a jackknife."""
+    ends = record.get("intervals", {}).get(name) or [record.get(f"{name}_{end}") for end in ("low", "high")]
+    if None not in ends:
+        return (ends[1] - ends[0]) / (2 * Z)
+    if is_share:
+        return _binomial(value, images)
+    if name == "pointing":
+        return _binomial(100 * value, images) / 100
+    if name == "error" and (file := out / "transcripts_test.json").is_file():
+        import numpy as np
+
+        from vision_attn.metrics.intervals import ratio
+
+        lines = read_json(file)["transcripts"]
+        sums = np.array([100 * line["edits"] for line in lines])
+        return float(ratio(sums, np.array([max(1, len(line["reference"])) for line in lines])).error)
+    return None
+
+
+def _binomial(percent: float, images: int) -> float:
+    share = min(1.0, max(0.0, percent / 100))
+    return 100 * sqrt(share * (1 - share) / max(1, images))
+
+
+def compared(column: str, before: Sequence[float], values: Sequence[Value], measure: Measure, decimals: int) -> Number:
+    """A number before and now: whether it is worse by more than `ERRORS` standard errors of their difference.
+
+    They are of seeds, where the documents have several, and not below the last digit that these show; else of images.
+    """
+    now, old = mean(value.value for value in values), mean(before)
+    errors = [value.error for value in values]
+    own = None if None in errors else sqrt(sum(error**2 for error in errors)) / len(errors)
+    if len(before) > 1:
+        spread = max(stdev(before), 10.0**-decimals)
+        error = spread * sqrt(1 / len(before) + 1 / len(values))
+    elif own is None:
+        error = None
+    else:
+        first = _binomial(old, values[0].images) if values[0].is_share else own
+        error = sqrt(first**2 + own**2)
+    low, high = _interval(values, now, own)
+    gain = now - old if measure.better == "max" else old - now
+    judged = measure.better is not None and error is not None
+    return Number(column, old, now, low, high, error, judged and gain < -ERRORS * error, judged)
+
+
+def _interval(values: Sequence[Value], now: float, own: float | None) -> tuple[float | None, float | None]:
+    """The interval of 95%: over seeds by Student's t, or over images."""
+    if len(values) > 1:
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(len(values) - 1, 0.975)) * stdev(value.value for value in values) / sqrt(len(values))
+    elif values[0].is_share and values[0].images:
+        from vision_attn.metrics.errors import wilson
+
+        low, high = wilson(round(now / 100 * values[0].images), values[0].images)
+        return 100 * low, 100 * high
+    elif own is None:
+        return None, None
+    else:
+        half = Z * own
+    return now - half, now + half

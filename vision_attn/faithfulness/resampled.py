@@ -1,0 +1,30 @@
+"""Maps on another grid."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vision_attn.explain.subjects import Map
+from vision_attn.geometry.extents import WHOLE, positions
+
+
+def resampled(one: Map, grid: tuple[int, int]) -> Float[Tensor, "rows columns"]:
+    """A map on another grid that covers the image: linear between the centres of its cells, the mean of each region."""
+    down, across = (
+        _weights(size, number, *ends)
+        for size, number, ends in zip(
+            grid, one.weights.shape, ((one.extent.y0, one.extent.y1), (one.extent.x0, one.extent.x1)), strict=True
+        )
+    )
+    return down @ one.weights @ across.mT
+
+
+def _weights(regions: int, cells: int, low: float, high: float) -> Float[Tensor, "regions cells"]:
+    """The weight of each cell of a map in each region along one axis; each row sums to 1. A grid of the same size and
+    place is left as it is."""
+    if regions == cells and (low, high) == (WHOLE.x0, WHOLE.x1):
+        return torch.eye(regions)
+    samples = regions * max(4, -(-2 * cells // regions))
+    place = positions(samples, cells, low, high).clamp(0, cells - 1)
+    near = (1 - (place[:, None] - torch.arange(cells)).abs()).clamp(min=0)
+    return near.unflatten(0, (regions, -1)).mean(dim=1)
