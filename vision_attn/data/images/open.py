@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile
 
@@ -162,7 +162,7 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
     return found
 
 
-def _opened(path: str | Path | Encoded, held: ExitStack) -> IO[bytes]:
+def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedReader | BytesIO:
     """The file of `path`, which `held` closes."""
     if isinstance(path, Encoded):
         return BytesIO(path.read())
@@ -202,7 +202,7 @@ def _refuse_special(path: str | Path) -> None:
         raise Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
 
 
-def _identified(file: IO[bytes]) -> ImageFile.ImageFile:
+def _identified(file: BufferedReader | BytesIO) -> ImageFile.ImageFile:
     """Open the image in `file` and read its header.
 
     Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
