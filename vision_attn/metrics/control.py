@@ -146,12 +146,12 @@ class Control(Evaluator):
     def compute(self) -> dict[str, float]:
         """Return shares, from 0 to 1; nothing without cases.
 
-        control: of the first words of objects, how many name the other object that they were made to look at, with
-        control_low and control_high, its interval of 95%; control_at_0.5 at this strength. control_own: how many stay
-        the same with an even map on their own object. control_random: how many name the other object with a map on one
-        random region. control_next_own: the word after still names the own object. _second: the same at the second
-        word of each object. control_first_other, _own, _random: at the first word that names any object alone.
-        _beams_3: with this width.
+        The metric `control` is the share of first words of objects that name the other object which they were made to
+        look at, with its interval of 95% in `control_low` and `control_high`; `control_at_0.5` is at this strength.
+        Of these words `control_own` stay the same with an even map on their own object, and `control_random` name the
+        other object with a map on one random region. After `control_next_own` of them the next word still names the own
+        object. Names with "second" are of the second word of each object, those with "first_other", "first_own" and
+        "first_random" of the first word that names any object alone, and those with "beams_3" of this width.
         """
         found = self.estimates()
         shares = {name: float(one.value) for name, one in found.items()}
