@@ -56,8 +56,8 @@ class Measure(NamedTuple):
 class Row(NamedTuple):
     """A row of a table that has numbers of ours."""
 
-    name: str | None
-    """None: it is made by another command, which `command` names."""
+    name: str
+    """Empty if it is made by another command, which `command` names."""
     table: str
     what: str
     paper: str
@@ -125,7 +125,7 @@ def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
             and not isinstance(row.get(column), list)
         ]
         yield Row(
-            name,
+            name or "",
             table["heading"],
             ", ".join(plain(text) for text in texts if text),
             _paper(row, before),
