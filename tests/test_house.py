@@ -125,7 +125,8 @@ def test_nothing_large_and_no_data_in_the_repository() -> None:
             assert path.stat().st_size < 100_000, path
             continue
         assert path.suffix not in {".npy", ".npz", ".pt", ".pth", ".pkl", ".safetensors", ".gz", ".zip", ".jpg"}, path
-        assert path.stat().st_size < 2_000_000, path
+        lesson = path.match("docs/lesson/index.html")  # with the weights of five models: see tests/web/test_lesson.py
+        assert path.stat().st_size < (3_000_000 if lesson else 2_000_000), path
 
 
 def test_code_keeps_to_the_house_style() -> None:

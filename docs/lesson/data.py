@@ -212,6 +212,29 @@ def caption() -> dict[str, Any]:
     return {"photographs": found}
 
 
+def scenes() -> dict[str, Any]:
+    """The included captioner of drawn scenes, and five test scenes that it describes rightly: their pixels (3, 40, 40),
+    and the words and the box of each object."""
+    model: Model = open_model("weights/drawn_scenes", device="cpu")
+    task, batch, found = model.task, next(iter(model.source.split("test"))), []
+    for image in (1, 3, 4, 7, 9):
+        objects: dict[Any, list[str]] = {}
+        for word, (box,) in batch.boxes[image].items():
+            objects.setdefault(box, []).append(word)
+        pixels = base64.b64encode(batch.images[image].numpy().tobytes()).decode()
+        boxes = [{"words": words, "box": rounded([*box])} for box, words in objects.items()]
+        found.append({"pixels": pixels, "objects": boxes})
+    encoder = weights_of(task.encoder)
+    task.encoder.load_state_dict({name: unpacked(one) for name, one in encoder.items()})  # whose extent is measured
+    return {
+        "words": task.vocabulary.words,
+        "extent": rounded([*task.encoder.extent()]),
+        "encoder": encoder,
+        "model": weights_of(task.model, without=("batches",)),
+        "scenes": found,
+    }
+
+
 def in_bytes(alpha: Tensor) -> str:
     """A map, its largest weight as 255."""
     return base64.b64encode((alpha / alpha.max() * 255).round().byte().numpy().tobytes()).decode()
@@ -233,6 +256,7 @@ EVERY = {
     "hops": lambda: hops("runs/lesson_hops"),
     "line": lambda: line("runs/lesson_line"),
     "ram": ram,
+    "scenes": scenes,
     "soft": soft,
 }
 """The numbers by the name under which the page keeps them."""

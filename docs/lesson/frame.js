@@ -215,7 +215,7 @@ function convolution(of, name, x, [channels, height, width], { stride = [1, 1], 
   const rows = Math.floor((height + 2 * padding[0] - tall) / stride[0]) + 1, columns = Math.floor((width + 2 * padding[1] - wide) / stride[1]) + 1;
   const found = new Float64Array(filters * rows * columns);
   for (let f = 0; f < filters; f++) for (let r = 0; r < rows; r++) for (let c = 0; c < columns; c++) {
-    let total = b[f];
+    let total = b ? b[f] : 0;
     for (let k = 0; k < channels; k++) for (let i = 0; i < tall; i++) {
       const y = r * stride[0] + i - padding[0];
       if (y < 0 || y >= height) continue;

@@ -1,4 +1,4 @@
-"""Write the lesson, index.html: ten pages in one file that opens without a server and without a network.
+"""Write the lesson, index.html: eleven pages in one file that opens without a server and without a network.
 
     python docs/lesson/make.py                    # joins frame.html, style.css, frame.js and pages/ with the numbers
                                                   # that index.html already has

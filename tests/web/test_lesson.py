@@ -246,7 +246,28 @@ def caption(ask: Callable) -> None:
         assert found["brightest"] == [*divmod(int(light.argmax()), 96)][::-1]
 
 
-CHECKS = [counter, gradients, kernel, soft, hard, filterbank, ram, line, hops, caption]
+def elsewhere(ask: Callable) -> None:
+    """The included captioner with rounded weights, greedy; each object's box at the first colour, which then is its."""
+    model = open_model("weights/drawn_scenes", device="cpu")
+    task, scenes = model.task, kept("scenes")["scenes"]
+    task.encoder.load_state_dict(weights(kept("scenes")["encoder"]))
+    task.model.load_state_dict(weights(kept("scenes")["model"]), strict=False)
+    followed = 0
+    for number, scene in enumerate(scenes):
+        pixels = np.frombuffer(base64.b64decode(scene["pixels"]), np.uint8).reshape(3, 40, 40).transpose(1, 2, 0)
+        for strength, each in [(0, scene["objects"][0]), *((1, each) for each in scene["objects"])]:
+            place = None if strength == 0 else {2: tuple(each["box"])}
+            expected = model.caption(pixels, beams=1, attend=place, strength=strength)
+            found = ask({"scene": number, "at": 2, "box": each["box"], "strength": strength})
+            assert [one["word"] for one in found] == list(expected.words)
+            for word, alpha, log_prob in zip(found, expected.alpha, expected.log_prob, strict=True):
+                agrees(word["alpha"], alpha.flatten())
+                agrees(max(word["p"]), math.exp(log_prob))
+            followed += strength and found[1]["word"] in each["words"]
+    assert followed >= sum(len(scene["objects"]) for scene in scenes) - 1
+
+
+CHECKS = [counter, gradients, kernel, soft, hard, filterbank, ram, line, hops, caption, elsewhere]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -291,6 +312,36 @@ def test_every_page_draws_and_fits_any_screen(browser) -> None:
             assert scroll <= client, f"page {number} at {width} pixels"
             assert browser.run(OVERLAPPING) == [], f"page {number} at {width} pixels"
             browser.run(PLAY)
+    assert browser.run("lesson.errors") == []
+
+
+def test_a_word_follows_the_place_that_is_clicked(browser) -> None:
+    """By mouse; and by keyboard alone."""
+    browser.run("location.hash = 11")
+    browser.wait("document.querySelector('#elsewhere:not([hidden]) .now')?.textContent")
+    scene, said = kept("scenes")["scenes"][0], "document.querySelector('#elsewhere .now').textContent.split(' ')[1]"
+    for one in scene["objects"]:
+        x, y = ((one["box"][axis] + one["box"][axis + 2]) / 2 for axis in (0, 1))
+        edges = "(({x, y, width, height}) => [x, y, width, height])(document.querySelector('#elsewhere .scene')"
+        browser.run("document.querySelector('#elsewhere .scene').scrollIntoView({block: 'center'})")
+        left, top, width, height = browser.run(f"{edges}.getBoundingClientRect())")
+        place = {"x": left + (x + 1) / 2 * width, "y": top + (y + 1) / 2 * height, "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.call("Input.dispatchMouseEvent", type=kind, **place)
+        assert browser.run(said) in one["words"]
+    mark = "document.querySelector('#elsewhere .now mark').textContent"
+    assert browser.run(mark) == browser.run(said)  # the last object is not the one that it names by itself
+    press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{key: '{}', bubbles: true}}))"
+    browser.run("document.querySelector('#elsewhere [data-handle]').focus()")
+    first = scene["objects"][0]["box"]
+    across, down = (round(10 * ((first[axis] + first[axis + 2]) / 2 - at)) for axis, at in enumerate((x, y)))
+    aside, along = "ArrowRight" if across > 0 else "ArrowLeft", "ArrowDown" if down > 0 else "ArrowUp"
+    for key in [aside] * abs(across) + [along] * abs(down):
+        browser.run(press.format(key))
+    assert browser.run(said) in scene["objects"][0]["words"]
+    browser.run("document.querySelector('#elsewhere .before [tabindex=\"0\"]').focus()")
+    browser.run(press.format("ArrowRight"))
+    assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
     assert browser.run("lesson.errors") == []
 
 

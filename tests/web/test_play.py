@@ -6,17 +6,20 @@ import threading
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlencode
 
 import pytest
 from PIL import Image
 
 from tests.browser import NEEDED, PROGRAM, Browser
+from tests.viz.test_pages import LUMINANCES
 from tests.web.test_serve import ask
 from vision_attn.api import Model, load_model
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
 from vision_attn.web import make_server, server  # noqa: E402
+from vision_attn.web.answers import scattered  # noqa: E402
 
 
 @cache
@@ -182,3 +185,85 @@ def test_a_place_is_chosen_by_keyboard_alone(browser) -> None:
     assert browser.run("document.activeElement.className") == "place"
     press(browser, "Enter")  # also where the place is
     browser.wait(f"{MARKED}.includes('yellow')")
+
+
+@cache
+def digit(label: int) -> bytes:
+    """A digit of those that the page hides."""
+    kept = io.BytesIO()
+    Image.open(Path(server.__file__).parent / "digits.png").crop((28 * label, 28, 28 * label + 28, 56)).save(
+        kept, "PNG"
+    )
+    return kept.getvalue()
+
+
+def test_glimpses_are_taken_beside_those_of_the_policy(served) -> None:
+    """The user's answers are those of `classify(locations=)`, after as many glimpses; other places get a line."""
+    assert [one.get("glimpses") for one in ask(served, "/models").json()] == [None, 8]
+
+    def played(locations: str, **options: object) -> SimpleNamespace:
+        asked = {"model": 1, "clutter": 4, "seed": 7, "locations": locations} | options
+        return ask(served, f"/glimpses?{urlencode(asked)}", digit(3))
+
+    found = played("[[-0.9, -0.9], [0, 0.1]]").json()
+    canvas = scattered(Image.open(io.BytesIO(digit(3))), (60, 60), 4, 7)
+    for who, locations in (("user", [(-0.9, -0.9), (0.0, 0.1)]), ("policy", None)):
+        expected = model("ram_cluttered60").classify(canvas, locations=locations)
+        assert [one["entropy"] for one in found[who]["answers"]] == pytest.approx(
+            expected.entropy[:2].tolist(), abs=1e-4
+        )
+        assert found[who]["answers"][1]["answer"] == str(int(expected.probabilities[1].argmax()))
+        assert found[who]["shown"].startswith("data:image/png")
+    other = played("[[0, 0]]", seed=8).json()
+    assert len(other["user"]["answers"]) == 1 and other["image"] != found["image"]
+    for locations, said in (
+        ("", "locations is JSON"), ("[]", "locations is JSON"), ("[[0]]", "locations is JSON"),
+        ('{"1": [0, 0]}', "locations is JSON"), ("[[2, 0]]", "must lie in [-1, 1]"),
+        ("[[0, 0, 1]]", "takes a location"),
+        (f"[{', '.join(['[0, 0]'] * 9)}]", "takes 8 glimpses"),
+    ):  # fmt: skip
+        answer = played(locations)
+        assert answer.status == 400 and said in answer.json()["error"]
+    assert "seed is x" in played("[[0, 0]]", seed="x").json()["error"]
+    assert ask(served, "/glimpses?model=0", digit(3)).status == 400
+
+
+ROWS = "[...document.querySelectorAll('#yourself tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+VERDICT = "document.querySelector('.verdict').textContent"
+READY = "document.querySelector('.verdict').textContent == '8 glimpses are left.'"
+
+
+def test_a_hidden_digit_is_looked_for_by_mouse_and_by_keyboard(browser, tmp_path) -> None:
+    """After each glimpse there is an answer for both; at the end, how many each needed. Contrast of all text."""
+    browser.run("Math.random = () => .35; document.querySelector('.another').click()")
+    browser.wait(READY)
+    assert browser.run("document.querySelectorAll('#yourself img[src]').length") == 0
+    for number, place in enumerate([(0, 0), (-0.5, 0.5)], start=1):
+        drag(browser, "#yourself .place", place)
+        browser.wait(f"{ROWS}.length == {number}")
+    assert browser.run(ROWS)[1][0] == "2" and browser.run(ROWS)[1][1].endswith(" nats")
+    browser.run("document.querySelector('#yourself .place').focus()")
+    for number in range(3, 9):
+        press(browser, "ArrowRight", "Enter")
+        browser.wait(f"{ROWS}.length == {number}")
+    browser.wait(f"{VERDICT}.startsWith('It is a 3. ')")
+    assert "with the policy's it is right from glimpse" in browser.run(VERDICT)
+    assert browser.run("document.querySelectorAll('#yourself img[src]').length") == 3
+    press(browser, "Enter")  # no ninth glimpse
+    shot(browser, "yourself", "#yourself", tmp_path)
+    assert len(browser.run(ROWS)) == 8
+    dropped(browser)
+    assert not [one for one in browser.run(LUMINANCES) if one[1] < 4.5], "text without contrast"
+    browser.run("document.querySelector('.another').focus()")
+    press(browser, "Enter", "Enter")  # which goes on at the image
+    browser.wait(f"{ROWS}.length == 1")
+    browser.run("document.querySelector('.reveal').focus()")
+    press(browser, "Enter")
+    browser.wait(f"{VERDICT}.startsWith('It is a 3. ')")
+
+
+def test_glimpses_that_were_needed(browser) -> None:
+    """An answer counts from when it is right and stays."""
+    answers = "[...{}].map(answer => ({{ answer }}))"
+    for text, wanted in (("3333", 1), ("1313", 4), ("1333", 2), ("3331", None), ("", None)):
+        assert browser.run(f"needed({answers.format(repr(text))}, '3')") == wanted

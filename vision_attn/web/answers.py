@@ -23,12 +23,19 @@ from vision_attn.results.opening import open_model
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.transcribe import Transcription
-from vision_attn.web.options import number_of, steered
+from vision_attn.web.game import Played, play
+from vision_attn.web.options import number_in, steered
 
-OPTIONS = {"caption": ("attend", "strength"), "classify": (), "digit": ("clutter",), "look": ("text", "method")}
+OPTIONS = {
+    "caption": ("attend", "strength"),
+    "classify": (),
+    "digit": ("clutter",),
+    "glimpses": ("clutter", "seed", "locations"),
+    "look": ("text", "method"),
+}
 """What can be asked, and its options besides `model` and `name`."""
-MOST = 20
-"""Pieces of clutter."""
+MOST, MOST_SEED = 20, 10**6
+"""Pieces of clutter, and the seed of their places."""
 DIGIT, PIECE = 28, 8
 """Pixels of a drawn digit, and of a piece of clutter."""
 
@@ -43,6 +50,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
         "digit": isinstance(task, Classification) and takes_digits(task),
+        "glimpses": isinstance(task, Classification) and takes_digits(task) and task.model.place_numbers == 2,
         "look": sees_photographs(task) or (task.verb == "caption" and task.unit == "image"),
     }
     return [verb for verb, answers in found.items() if answers]
@@ -67,7 +75,8 @@ def takes_digits(task: Classification) -> bool:
 
 def described(model: Model | Explainer) -> dict[str, Any]:
     """What the page asks of a model, and what it takes: a photograph, a film, a line or a digit, or, where it is looked
-    into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph."""
+    into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph.
+    `glimpses`: how many a model of digits takes."""
     able = verbs(model)
     if "caption" in able:
         unit = model.task.unit
@@ -77,13 +86,15 @@ def described(model: Model | Explainer) -> dict[str, Any]:
         )
     if "look" in able:
         return {"kind": "look", "takes": model.kind if isinstance(model, Explainer) else "classifier"}
+    if "glimpses" in able:
+        return {"kind": "digit", "takes": "digit", "glimpses": model.task.model.num_glimpses}
     return {"kind": "digit", "takes": "digit"} if "digit" in able else {"kind": "classify", "takes": "photograph"}
 
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
     """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
     Raises UserError if it cannot be decoded."""
-    if verb == "digit":
+    if verb in ("digit", "glimpses"):
         open_as_stored(file)
     elif verb == "look":
         own = not isinstance(model, Explainer)
@@ -101,7 +112,9 @@ def decode(model: Any, verb: str, file: Encoded) -> None:
         whole(file)
 
 
-def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]) -> list[Displayable]:
+def answers(
+    model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]
+) -> list[Displayable | Played]:
     """The result for each image file, with the same options. Photographs are captioned together. Raises UserError for
     what cannot be used."""
     grad = verb == "look"  # maps may need gradients
@@ -115,24 +128,22 @@ def answers(model: Any, verb: str, options: dict[str, list[str]], files: Sequenc
             if where:
                 raise UserError("attend is of captions: a reader of lines takes none")
             return model.transcribe([*files])
-        if verb == "digit":
-            clutter = options.get("clutter", ["0"])[0]
-            pieces = number_of(clutter, MOST)
-            if pieces is None:
-                raise UserError(f"clutter is {clutter}, but must be a number from 0 to {MOST}")
+        if verb in ("digit", "glimpses"):
+            pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)
             size = model.task.image_shape[1:]
-            return [model.classify(scattered(open_as_stored(one), size, pieces)) for one in files]
+            canvases = [scattered(open_as_stored(one), size, pieces or 0, seed) for one in files]
+            return [play(model, one, options) if verb == "glimpses" else model.classify(one) for one in canvases]
         return [model.classify(one) for one in files]
 
 
-def scattered(digit: Image.Image, size: Sequence[int], pieces: int) -> Tensor:
+def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | None = None) -> Tensor:
     """A canvas of `size` (Y, X), with the drawn digit at a random place among pieces of other digits. What is
-    transparent is no part of a digit."""
+    transparent is no part of a digit. Without a seed, the same picture has the same place."""
     height, width = size
     opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
     drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
     canvas = torch.zeros(1, height, width)
-    generator = torch.Generator().manual_seed(int(drawn.sum()))  # the same picture has the same place
+    generator = torch.Generator().manual_seed(int(drawn.sum()) if seed is None else seed)
 
     def at_random(least: int, most: int) -> int:
         return int(torch.randint(least, most + 1, (), generator=generator))

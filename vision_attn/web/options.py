@@ -19,6 +19,15 @@ def number_of(text: str, most: int) -> int | None:
     return None if number is None or number > most else number
 
 
+def number_in(options: Mapping[str, Sequence[str]], name: str, most: int) -> int | None:
+    """The number that an option is, from 0 to `most`; None where it is not given. Raises UserError for others."""
+    if name not in options:
+        return None
+    if (number := number_of(options[name][0], most)) is None:
+        raise UserError(f"{name} is {options[name][0]}, but must be a number from 0 to {most}")
+    return number
+
+
 def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """`attend` and `strength` for `Model.caption`, or nothing. Raises UserError for others than points and boxes of
     words."""

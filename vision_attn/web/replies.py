@@ -8,6 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from vision_attn.web.game import Played
+
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -22,6 +24,8 @@ def page_of(name: str, content: bytes) -> Callable[[Request], Awaitable[Response
 
 
 def answered(result: Any) -> Response:
+    if isinstance(result, Played):
+        return JSONResponse(result.record(), headers=HEADERS)
     return JSONResponse({"text": result.text, "page": result.page()} | result.record(maps=True), headers=HEADERS)
 
 

@@ -2,9 +2,10 @@
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and
-a `strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, and puts it among clutter first. The
-answer is JSON: `{"text":, "page":}` with the result's `record`, or `{"error":}`. GET /photographs lists the photographs
-that come with the package, and /photographs/NAME is one of them. GET /lesson is the lesson of docs/lesson.
+a `strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, and puts it among clutter first; /glimpses
+does too, and takes the `locations=` that its user chose: see `game`. The answer is JSON: `{"text":, "page":}` with the
+result's `record`, or `{"error":}`. GET /photographs lists the photographs that come with the package, and
+/photographs/NAME is one of them. GET /lesson is the lesson of docs/lesson.
 """
 
 import asyncio
@@ -68,7 +69,8 @@ class Server:
         # Read now: no request opens a file, so none needs a descriptor, or a name that is looked up.
         self.photographs = {file.name: file.read_bytes() for file in sorted((ours() / PHOTOGRAPHS).glob("*.jpg"))}
         whole = {"/": files("vision_attn.web").joinpath("index.html"), "/lesson": ours() / LESSON}
-        whole |= {f"/{file.name}": file for file in files("vision_attn.web").iterdir() if file.name.endswith(".js")}
+        own = [file for file in files("vision_attn.web").iterdir() if file.name.endswith((".css", ".js", ".png"))]
+        whole |= {f"/{file.name}": file for file in own}
         pages = [Route(path, page_of(file.name, file.read_bytes())) for path, file in whole.items()]
         pages += [Route("/models", self.names), Route("/photographs", self.examples)]
         pages += [Route("/photographs/{name}", self.example)]

@@ -44,6 +44,9 @@ FORMATS = {
 ENDINGS = frozenset(ending for endings in FORMATS.values() for ending in endings)
 """File extensions of images, in lower case."""
 
+_AT_ONCE = 1 << 24
+"""Files of up to these bytes are read at once: each small read gives Python's lock away, and threads that decode wait
+for it longer than for the disk."""
 _TRIMMED_ABOVE = 1 << 26
 """After decoding an image that takes more bytes, freed memory is returned to the system."""
 
@@ -166,7 +169,8 @@ def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
     if isinstance(path, Encoded):
         return BytesIO(path.read())
     _refuse_special(path)
-    return held.enter_context(open(path, "rb"))  # noqa: SIM115
+    file = held.enter_context(open(path, "rb"))  # noqa: SIM115
+    return file if os.fstat(file.fileno()).st_size > _AT_ONCE else BytesIO(file.read())
 
 
 def _give_back() -> None:
