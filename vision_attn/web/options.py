@@ -19,10 +19,10 @@ def number_of(text: str, most: int) -> int | None:
     return None if number is None or number > most else number
 
 
-def number_in(options: Mapping[str, Sequence[str]], name: str, most: int, without: int | None = 0) -> int | None:
-    """The number that an option is, from 0 to `most`, or `without` where there is none. Raises UserError for others."""
+def number_in(options: Mapping[str, Sequence[str]], name: str, most: int) -> int | None:
+    """The number that an option is, from 0 to `most`, or None where there is none. Raises UserError for others."""
     if name not in options:
-        return without
+        return None
     if (number := number_of(options[name][0], most)) is None:
         raise UserError(f"{name} is {options[name][0]}, but must be a number from 0 to {most}")
     return number
