@@ -21,6 +21,7 @@ from benchmarks.gpu.speeds import gpu
 from benchmarks.loaders import loaders
 from benchmarks.parts import parts
 from benchmarks.peers import peers
+from benchmarks.photographs import photographs
 from benchmarks.ram import ram
 from benchmarks.reinforce import variance
 from benchmarks.self_critical import self_critical
@@ -41,6 +42,7 @@ TABLES = {
     "variance": variance,
     "self-critical": self_critical,
     "loaders": loaders,
+    "photographs": photographs,
     "encoders": encoders,
     "glimpse": glimpse,
     "ram": ram,

@@ -23,7 +23,7 @@ from vision_attn.api import Explainer, Model
 from vision_attn.results.answered import AnswerResult
 from vision_attn.results.classified import ClassificationResult, DrawnImages
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
-from vision_attn.results.explainer import ExplanationResult
+from vision_attn.results.explained import ExplanationResult
 from vision_attn.results.faithfulness import MeasureResult
 from vision_attn.results.result_list import ResultList
 

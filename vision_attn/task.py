@@ -121,6 +121,11 @@ class Source:
         """
         raise NotImplementedError
 
+    def identity(self, split: str) -> str | None:
+        """Return a checksum of what metrics of a split depend on, such as its images and their captions. Valid after
+        `prepare`. None: it is not known, so that metrics are computed again."""
+        return None
+
     def references(self) -> Iterable[Sequence[str]]:
         """Yield all captions of each training image, without its pixels. Of use before `prepare`."""
         raise NotImplementedError

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHANGING = ("seconds", "items_per_second", "time", "hardware")
+CHANGING = ("seconds", "items_per_second", "waits", "time", "hardware")
 """What no two runs have in common: when, how fast and (under load) on how many threads."""
 
 

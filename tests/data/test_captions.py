@@ -811,3 +811,16 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(folder, monkeypatch)
     with pytest.raises(UserError, match="captions.json changed while it was read"):
         _ = kept(folder, monkeypatch, prepare=False).photographs
     assert not list((folder / "cache").glob("captions-*"))
+
+
+def test_the_identity_of_a_split_is_of_what_metrics_depend_on(folder):
+    """Which are its own photographs and captions, and the words; not how training forms batches."""
+    before = source(folder).identity("val")
+    assert before == source(folder, batch_size=3, rows=1, crops=1.0).identity("val")
+    assert before != source(folder, max_length=3).identity("val")
+    assert before != source(folder).identity("test")
+    record = coco()
+    shown = next(image["id"] for image in record["images"] if image["split"] == "val")
+    next(one for one in record["annotations"] if one["image_id"] == shown)["caption"] += " again"
+    write(folder / "captions.json", record)
+    assert source(folder).identity("val") != before

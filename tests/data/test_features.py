@@ -140,6 +140,17 @@ def test_mirrored_views(views, tmp_path):
     assert torch.equal(straight, mirrored.flip(1)) and not torch.equal(straight, mirrored)
 
 
+def test_a_cache_of_pixels_that_were_resized_otherwise_is_made_again(views, tmp_path, monkeypatch, caplog):
+    make = features.make_header
+    with monkeypatch.context() as before:  # as older versions wrote it
+        before.setattr(features, "make_header", lambda *given: {k: v for k, v in make(*given).items() if k != "pixels"})
+        old = cached_features(tmp_path / "cache", Pool(), views)
+    new = cached_features(tmp_path / "cache", Pool(), views)
+    assert new != old and f"{old}: made when photographs were resized in another way" in caplog.text
+    caplog.clear()
+    assert cached_features(tmp_path / "cache", Pool(), views) == new and not caplog.text
+
+
 def test_a_cache_of_another_is_refused(views, tmp_path):
     ours, theirs = (cached_features(tmp_path / "cache", Pool(node), views) for node in ("ours", "theirs"))
     shutil.copy(theirs / "index.json", ours / "index.json")

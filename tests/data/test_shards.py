@@ -115,8 +115,8 @@ def test_pixels_and_words_belong_together(tars: Path) -> None:
         for image, words, name in zip(batch.images, batch.words, batch.ids, strict=True):
             number = int(name.split("/")[1])
             whole = Image.open(io.BytesIO(photograph(number)))
-            square = whole.resize((24, 24), Image.Resampling.BICUBIC, box=(2, 0, 32, 30))
-            assert torch.equal(image, torch.from_numpy(np.array(square)).permute(2, 0, 1))
+            square = whole.crop((2, 0, 32, 30)).resize((24, 24), Image.Resampling.BICUBIC)
+            assert (image.int() - torch.from_numpy(np.array(square)).permute(2, 0, 1)).abs().max() <= 1
             assert {source.vocabulary.decode(row.tolist()) for row in words} == set(captions(number))
 
 

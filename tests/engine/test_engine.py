@@ -380,9 +380,10 @@ def test_weights_are_compared_before_a_model_takes_memory(tmp_path):
 def test_console_has_a_line_per_epoch_and_validation(tmp_path, capsys):
     train_plain(tmp_path)
     output = capsys.readouterr()
-    assert len(output.out.splitlines()) == 7 and output.err == ""
+    assert len(output.out.splitlines()) == 8 and output.err == ""
     assert output.out.splitlines()[0] == "training on cpu in fp32, eagerly, in 1 thread"
-    assert output.out.splitlines()[1].startswith("epoch 1/3: step 6, loss ")
+    assert output.out.splitlines()[1].startswith("first step after ")
+    assert output.out.splitlines()[2].startswith("epoch 1/3: step 6, loss ")
 
 
 def test_wandb_gets_every_line_and_may_fail(tmp_path, monkeypatch, capsys):

@@ -36,7 +36,8 @@ SAVED_LESS = ("last", "best")
 def lines(folder: Path) -> list[dict]:
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {name: value for name, value in line.items() if name not in ("seconds", "items_per_second")} for line in read
+        {name: value for name, value in line.items() if name not in ("seconds", "items_per_second", "waits")}
+        for line in read
     ]
 
 

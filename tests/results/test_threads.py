@@ -28,7 +28,7 @@ from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.folding import Folded
 from vision_attn.explain.record import record_attention
 from vision_attn.results.classified import DrawnImages
-from vision_attn.results.explainer import ExplanationResult
+from vision_attn.results.explained import ExplanationResult
 from vision_attn.system.turns import DRAWING, RandomStream, Turn, forked
 
 THREADS, ROUNDS = 4, 1

@@ -19,7 +19,7 @@ from tests.untrained import write_run
 from vision_attn.attention.images import overview
 from vision_attn.commands import main
 from vision_attn.contracts import AttentionMap, Caption, Captioner, Classifier, ClassifierOutput, Encoder, Glimpses
-from vision_attn.data.images.squares import read_image, seen_part
+from vision_attn.data.images.squares import read_image, seen_part, square_of
 from vision_attn.data.photographs.annotation_vectors.feature_index import make_header
 from vision_attn.data.photographs.pixels import View
 from vision_attn.encoders.backbone import Backbone
@@ -202,7 +202,8 @@ def test_the_two_fits_differ_and_caches_know(tmp_path: Path) -> None:
         whole[:, 28, 53].tolist() == pytest.approx(COLOUR, abs=3)
         and not of_object(Image.fromarray(centre.permute(1, 2, 0).numpy())).any()
     )
-    assert torch.equal(View("a", file, mirrored=True).read(56, "whole"), whole.flip(-1))
+    mirrored = square_of(View("a", file, mirrored=True).read(56, "whole"), 56)
+    assert torch.equal(mirrored, whole.flip(-1))
     with Image.open(file) as stored:
         assert seen_part(stored, "whole").size == stored.size and seen_part(stored, "centre").size == (224, 224)
     network = {"name": "efficientnet_lite0", "node": "blocks.1", "resolution": 32}

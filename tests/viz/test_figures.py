@@ -22,7 +22,7 @@ from vision_attn.explain.explanation import Explanation
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.results.classified import ClassificationResult, DrawnImages
 from vision_attn.results.decoded import CaptionResult
-from vision_attn.results.explainer import ExplanationResult
+from vision_attn.results.explained import ExplanationResult
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import Rectangles

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 
 from vision_attn import __version__
 from vision_attn.commands._hints import joined
+from vision_attn.engine.timing.start import START
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import way_on
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status (see the module docstring)."""
     argv = given = list(sys.argv[1:] if argv is None else argv)
     began = time.perf_counter()
+    START.begin()
     left_at_exit()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold any bytes

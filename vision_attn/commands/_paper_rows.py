@@ -56,8 +56,8 @@ class Measure(NamedTuple):
 class Row(NamedTuple):
     """A row of a table that has numbers of ours."""
 
-    name: str | None
-    """None: it is made by another command, which `command` names."""
+    name: str
+    """Empty if it is made by another command, which `command` names."""
     table: str
     what: str
     paper: str
@@ -125,7 +125,7 @@ def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
             and not isinstance(row.get(column), list)
         ]
         yield Row(
-            name,
+            name or "",
             table["heading"],
             ", ".join(plain(text) for text in texts if text),
             _paper(row, before),
@@ -197,6 +197,14 @@ def _seconds(one: Training, gpu: bool) -> float | None:
     if one.images is None or one.rate is None:
         return None
     return one.images / rates()[one.rate]["images"] + _documents()[1]["overhead"]
+
+
+def clock(spent: float) -> str:
+    """A time in the largest units that tell it: "40 s", "12 min", "3 h 20 min"."""
+    if spent < 100:
+        return f"{spent:.0f} s"
+    hours, minutes = divmod(round(spent / 60), 60)
+    return (f"{hours} h " if hours else "") + f"{minutes} min"
 
 
 def missing(row: Row) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-from vision_attn.commands._paper_rows import Row
+from vision_attn.commands._paper_rows import Row, clock
 from vision_attn.commands._quick_rows import write_data
 from vision_attn.commands._reproduced_page import TABLE, cells, state_of, write_pages
 from vision_attn.commands._reproduction import (
@@ -33,7 +33,7 @@ def reproduce(rows: Sequence[Row], plan: Plan, hours: float | None) -> int:
     others_kept(plan.out)
     gpu = torch.cuda.is_available() and plan.device in ("auto", "cuda")
     times = {row.name: left(row, plan, gpu=gpu) for row in rows}
-    order = sorted(rows, key=lambda row: float("inf") if times[row.name] is None else times[row.name])
+    order = sorted(rows, key=lambda row: float("inf") if (time := times[row.name]) is None else time)
     if not plan.quick and not plan.included:
         order = _announced(order, times, hours, gpu)
     elif plan.quick:
@@ -85,10 +85,8 @@ def make(row: Row, plan: Plan) -> int:
     return 0
 
 
-def _announced(rows: Sequence[Row], times: dict[str | None, float | None], hours: float | None, gpu: bool) -> list[Row]:
+def _announced(rows: Sequence[Row], times: dict[str, float | None], hours: float | None, gpu: bool) -> list[Row]:
     """Say how long the rows take, and leave out those that do not fit into `hours`."""
-    from vision_attn.commands.reproduce import clock
-
     kept, total, unknown = [], 0.0, 0
     for row in rows:
         known = times[row.name]

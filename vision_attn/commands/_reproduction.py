@@ -69,7 +69,7 @@ def seeds_of(row: Row, plan: Plan) -> Sequence[int]:
 
 def made(row: Row, column: str, seed: int, plan: Plan) -> Made:
     """What a column of a row is measured on."""
-    if plan.included or not row.trainings:
+    if row.weights is not None and (plan.included or not row.trainings):
         return Made(row.name, seed, Path(row.weights), plan.out / f"{row.name}-included")
     return trained(row.trainings[column], seed, row, plan)
 
@@ -165,10 +165,12 @@ def numbers(row: Row, plan: Plan) -> list[Number] | None:
     for column, measured in measurements(row, plan).items():
         if not all(is_measured(*each) for each in measured):
             return None
-        values = [value_of(row.measures[column], out) for _, out, _ in measured]
-        if None in values:
+        read = [value_of(row.measures[column], out) for _, out, _ in measured]
+        values = [value for value in read if value is not None]
+        if len(values) < len(read):
             return None
-        measure = row.measures[column]._replace(**{"better": None} if plan.quick else {})
+        measure = row.measures[column]
+        measure = measure._replace(better=None) if plan.quick else measure
         found.append(compared(column, row.before[column], values, measure, row.decimals[column]))
     return found
 
@@ -229,8 +231,8 @@ def compared(column: str, before: Sequence[float], values: Sequence[Value], meas
     They are of seeds, where the documents have several, and not below the last digit that these show; else of images.
     """
     now, old = mean(value.value for value in values), mean(before)
-    errors = [value.error for value in values]
-    own = None if None in errors else sqrt(sum(error**2 for error in errors)) / len(errors)
+    errors = [value.error for value in values if value.error is not None]
+    own = None if len(errors) < len(values) else sqrt(sum(error**2 for error in errors)) / len(errors)
     if len(before) > 1:
         spread = max(stdev(before), 10.0**-decimals)
         error = spread * sqrt(1 / len(before) + 1 / len(values))
@@ -242,7 +244,8 @@ def compared(column: str, before: Sequence[float], values: Sequence[Value], meas
     low, high = _interval(values, now, own)
     gain = now - old if measure.better == "max" else old - now
     judged = measure.better is not None and error is not None
-    return Number(column, old, now, low, high, error, judged and gain < -ERRORS * error, judged)
+    worse = measure.better is not None and error is not None and gain < -ERRORS * error
+    return Number(column, old, now, low, high, error, worse, judged)
 
 
 def _interval(values: Sequence[Value], now: float, own: float | None) -> tuple[float | None, float | None]:

@@ -41,7 +41,7 @@ from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
 if TYPE_CHECKING:  # or `--help` would import torch
-    from vision_attn.results.explainer import ExplanationResult
+    from vision_attn.results.explained import ExplanationResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

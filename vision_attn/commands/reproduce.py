@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._hints import options_only
-from vision_attn.commands._paper_rows import Row, chosen, missing, needed, rows, seconds
+from vision_attn.commands._paper_rows import Row, chosen, clock, missing, needed, rows, seconds
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
@@ -125,11 +125,3 @@ def listed() -> Iterator[str]:
 def _before(row: Row, column: str) -> str:
     values: Sequence[float] = row.before[column]
     return f"{sum(values) / len(values):.{row.decimals[column]}f}"
-
-
-def clock(spent: float) -> str:
-    """A time in the largest units that tell it: "40 s", "12 min", "3 h 20 min"."""
-    if spent < 100:
-        return f"{spent:.0f} s"
-    hours, minutes = divmod(round(spent / 60), 60)
-    return (f"{hours} h " if hours else "") + f"{minutes} min"

@@ -70,6 +70,10 @@ class Run:
     """Optimiser steps between lines of metrics.jsonl."""
     show: int = 0
     """Number of images of the first validation batch to draw into pictures/ after training, with the best weights."""
+    profile: int = 0
+    """Steps to trace, from the tenth on: the folder profile/ of the run then has a trace for Perfetto, the operations
+    that take most time, and the milliseconds of waiting for data, forward, backward and update. Such steps are
+    slower."""
     device: str = "auto"
     """`auto` (cuda or mps where there is one, else cpu), `cpu`, `cuda`, `cuda:1`, `mps`, ..."""
     wandb: bool = False
@@ -88,7 +92,7 @@ class Run:
             self.compile = False
         if self.threads != "auto" and not 1 <= self.threads <= MOST_THREADS:
             raise UserError(f"run.threads is {self.threads}, but must be auto, or from 1 to {MOST_THREADS}")
-        for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show"):
+        for least, names in (1, "epochs accumulate log_every"), (0, "warmup validate_every save_every show profile"):
             for name in names.split():
                 if getattr(self, name) < least:
                     raise UserError(f"run.{name} is {getattr(self, name)}, but must be at least {least}")

@@ -4,16 +4,19 @@ A step of many small kernels is limited by the time that Python takes to launch 
 of a step; neither the models nor the step itself know of it.
 """
 
+import logging
+import time
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from vision_attn.engine.batches import is_tensors, like
+from vision_attn.engine.batches import is_tensors, like, size
 from vision_attn.fast.graphs import CUDAGraph, Graph, reason
 from vision_attn.system.console import say
 from vision_attn.task import Batch, Static
 
+log = logging.getLogger(__name__)
 Scalars = dict[str, Tensor]
 Work = Callable[[Iterable[Batch], int], Scalars]
 """All device work of a step over that number of batches. Returns its scalars."""
@@ -121,7 +124,7 @@ class Captured:
     def _run(self, one: Recorded, batches: list[Batch], number: int) -> Scalars:
         one.fill(batches)
         if not one.ready:
-            self.prepared = True
+            self.prepared, began = True, time.monotonic()
             try:
                 one.graph.capture(lambda: self.work(one.inputs(batches, bare=True), number))
             except Exception as error:
@@ -130,6 +133,7 @@ class Captured:
                 say(f"the step cannot be captured ({reason(error)}): training continues eagerly")
                 return self.work(batches, number)
             one.ready = True
+            log.info("a step of %d images is captured, in %.1f s", sum(map(size, batches)), time.monotonic() - began)
         return one.graph.replay()
 
 

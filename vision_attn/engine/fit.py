@@ -29,6 +29,7 @@ from vision_attn.engine.run_folder.regroup import as_begun, regroup, same_steps
 from vision_attn.engine.run_folder.start import check_rate, check_untrained, keep_start, restore_start, started
 from vision_attn.engine.short_of_memory import in_training
 from vision_attn.engine.step import Step, autocast
+from vision_attn.engine.timing.start import START
 from vision_attn.engine.training import Training, trained
 from vision_attn.engine.watching import check_watchers
 from vision_attn.fast import accelerate
@@ -62,6 +63,7 @@ def fit(
     """
     check_watchers(run)
     keep_freed_memory()
+    START.done("import and config")
     folder = Path(run.folder)
     with (
         without_graphs(run.capture is False),
@@ -88,6 +90,7 @@ def fit(
         run = replace(run, precision=world.broadcast(computed(asked, world.device)))
         if data.automatic_batch:
             data = data.resized(batch_size(model, data, world, run))
+            START.done("batch size")
         batches = len(data)
         if batches < 1:
             raise UserError("the data source has no training batch: is its training split empty?")
@@ -174,8 +177,10 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
     model.to(world.device)
     if run.fast:
         accelerate(model)
+    START.done("model")
     data.prepare(model)
     model.prepare(data)
+    START.done("data")
     for name in ("start", "last", "previous", "best", "pictures"):
         check_replaced(Path(run.folder) / name, "--run.folder")
     return model

@@ -25,8 +25,9 @@ class Log:
     """Accumulates scalars on the device and copies them to the CPU only when a line is written.
 
     Each line of metrics.jsonl is one JSON object. Training lines hold `step`, `epoch`, the means of the task's scalars
-    since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second`, `seconds` since
-    training started or resumed and, on a CPU, `threads` once they are chosen; validation lines hold `step`, `epoch` and
+    since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second`, `waits` (the
+    share of the time for which steps waited for data), `seconds` since training started or resumed and, on a CPU,
+    `threads` once they are chosen; validation lines hold `step`, `epoch` and
     the metrics as `val/NAME`.
     """
 
@@ -36,14 +37,15 @@ class Log:
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
         """In how many steps there was each: a task may return some of its scalars in some steps alone."""
-        self.items = 0
+        self.items, self.waited = 0, 0.0
         self.started = self.since = time.monotonic()
         watched = replace(run, wandb=run.wandb and world.is_main, tensorboard=run.tensorboard and world.is_main)
         self.watchers = Watchers(folder, watched, step=step if start else None)
         self.file = _open(folder / "metrics.jsonl", start) if world.is_main else None
 
-    def add(self, scalars: dict[str, Tensor], items: int) -> None:
-        """Add the scalars of one step over `items` items. Keeps none of these tensors: a step may overwrite them."""
+    def add(self, scalars: dict[str, Tensor], items: int, waited: float = 0.0) -> None:
+        """Add the scalars of one step over `items` items, which waited for data for this number of seconds. Keeps none
+        of these tensors: a step may overwrite them."""
         known = [name for name in scalars if name in self.sums]
         if known:  # all in three kernels
             before, more = (torch.stack([values[name] for name in known]) for values in (self.sums, scalars))
@@ -51,17 +53,19 @@ class Log:
         self.sums |= {name: value.clone() for name, value in scalars.items() if name not in self.sums}
         self.counts = {name: self.counts.get(name, 0) + (name in scalars) for name in self.sums}
         self.items += items
+        self.waited += waited
 
     def train(self, *, step: int, epoch: int, learning_rate: float, threads: int | None = None) -> dict[str, float]:
         """Write the means since the last line, over all processes, and reset the sums."""
         sums = dict(zip(self.sums, torch.stack([*self.sums.values()]).cpu().double().tolist(), strict=True))
         means = _means(self.world.gather({name: (total, self.counts[name]) for name, total in sums.items()}))
         now = time.monotonic()
-        rate = self.items * self.world.size / max(now - self.since, 1e-9)
-        times = {"items_per_second": round(rate, 1), "seconds": round(now - self.started, 2)}
+        taken = max(now - self.since, 1e-9)
+        rate, waits = self.items * self.world.size / taken, min(1.0, self.waited / taken)
+        times = {"items_per_second": round(rate, 1), "waits": round(waits, 3), "seconds": round(now - self.started, 2)}
         line = {**means, "learning_rate": learning_rate, **times, **({"threads": threads} if threads else {})}
         self._write({"step": step, "epoch": epoch, **line})
-        self.sums, self.counts, self.items, self.since = {}, {}, 0, now
+        self.sums, self.counts, self.items, self.waited, self.since = {}, {}, 0, 0.0, now
         return line
 
     def validation(self, metrics: dict[str, float], *, step: int, epoch: int) -> None:

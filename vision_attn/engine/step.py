@@ -23,6 +23,7 @@ from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
+from vision_attn.engine.timing.profile import Profile
 from vision_attn.system.console import few, printable, say
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Task
@@ -73,6 +74,9 @@ class Step:
         """The first step whose loss, and the first whose gradient, was not finite; -1 if there is none."""
         self.captured = self._capture()
         """Whether steps are captured in graphs, as far as the task permits it."""
+        self.profile = Profile(
+            Path(run.folder) / "profile", world.device, run.profile if world.is_main else 0, captured=self.captured
+        )
         self.rates = Rates(self.optimizer, world.device)
         self.work: Work = Captured(self.compute, world.device) if self.captured else self.compute
         if run.compile:
@@ -98,7 +102,8 @@ class Step:
         self.ids[step], self.items, self.shapes = [], 0, ()
         if self.captured:
             self.rates.fill()
-        totals = self.work(self._noted(batches, number, step), number)
+        with self.profile.step(step):
+            totals = self.work(self._noted(batches, number, step), number)
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
@@ -121,7 +126,7 @@ class Step:
     def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
         taken = 0
-        for batch in islice(batches, number):
+        for batch in self.profile.waiting(islice(batches, number)):
             taken += 1
             self.ids[step] += getattr(batch, "ids", None) or ()
             self.items += size(batch)
@@ -148,7 +153,8 @@ class Step:
             self.terms = dict(totals)
             totals["gradient"] = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
             self._watch(totals)
-            self._update(totals)
+            with self.profile.part("update"):
+                self._update(totals)
         finally:
             self.optimizer.zero_grad(set_to_none=True)
         average_changes(self.task, self.world, before)
@@ -158,9 +164,10 @@ class Step:
         model: Any = self.model
         quiet = nullcontext() if last or self.world.size == 1 else model.no_sync()
         with quiet:
-            with self.autocast(), clear_of_compiler_errors():
+            with self.profile.part("forward"), self.autocast(), clear_of_compiler_errors():
                 scalars = self.model(*batch)
-            self.scaler.scale(scalars["loss"] / number).backward()
+            with self.profile.part("backward"):
+                self.scaler.scale(scalars["loss"] / number).backward()
         return scalars
 
     def _check_gradients(self) -> None:

@@ -16,16 +16,18 @@ import torch
 from torch import Tensor
 
 from vision_attn.configuration.run_settings import Run
-from vision_attn.configuration.weights import check_weights, load_weights
+from vision_attn.configuration.weights import load_weights
 from vision_attn.engine.batches import examples
 from vision_attn.engine.distributed import World, forked_random, random_state, seed_all, set_random_state
 from vision_attn.engine.interrupt import Interrupt
 from vision_attn.engine.log import Log
 from vision_attn.engine.predictions import Stopped, predictions
 from vision_attn.engine.run_folder import checkpoint
-from vision_attn.engine.run_folder.best import best_metrics, better, save_best
+from vision_attn.engine.run_folder.best import best_metrics, better, save_best, without_best
 from vision_attn.engine.run_folder.checkpoint import Position
+from vision_attn.engine.run_folder.validated import known_metrics, validation_key
 from vision_attn.engine.step import Step
+from vision_attn.engine.timing.start import START
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.memory import return_freed_memory
@@ -66,12 +68,16 @@ class Training:
             self.resume()
         elif run.start_from and run.validate_every and not position.logged:
             self.save()  # best/ without a checkpoint would be refused
-            self.validate(0)
+            known = world.broadcast(known_metrics(run, self.task, self.data))
+            if known and run.sanity_check:
+                self.evaluate(islice(self.validation(), self.data.num_sources), world)
+            self.validate(0, known)
             position.logged = self.log.flushed()
             if world.is_main:
                 checkpoint.update_position(self.folder, position)
         elif run.sanity_check and run.validate_every:
             self.evaluate(islice(self.validation(), self.data.num_sources), world)
+        START.done("checkpoint" if position.step else "validation" if run.start_from else "sanity check")
         self.saved = self.log.since = time.monotonic()
 
     def resume(self) -> None:
@@ -93,7 +99,7 @@ class Training:
                 say(f"the checkpoint has {len(states)} processes, this run {world.size}: random numbers will differ")
             going = f"at epoch {position.epoch + 1}, step {position.step}"
             say(f"resuming {self.folder} {'to write the final outputs' if trained(position, self.run) else going}")
-            if (position.best, position.best_nll) != (None, None) and (lost := self.without_best()):
+            if (position.best, position.best_nll) != (None, None) and (lost := without_best(self.task, self.folder)):
                 say(f"{lost}: the next validation sets the best weights")
                 position.best = position.best_nll = None
                 position.since_best = 0
@@ -113,14 +119,6 @@ class Training:
                 f"the schedule spans {run.epochs} epochs now, and {before} before: the learning rate changes from"
                 f" {old:.3g} to {new:.3g}"
             )
-
-    def without_best(self) -> str:
-        """Return why best/ cannot be used; empty if it can."""
-        try:
-            check_weights(self.task, self.folder / "best")
-        except UserError as error:
-            return str(error)
-        return ""
 
     def epochs(self) -> None:
         """Train and validate until `trained`."""
@@ -148,7 +146,10 @@ class Training:
             while position.batch < self.batches:
                 number = min(run.accumulate, self.batches - position.batch)
                 rate = self.step.optimizer.param_groups[0]["lr"]
-                self.log.add(*self.one_step(batches, number, bar))
+                self.log.add(*self.one_step(batches, number, bar), self.step.profile.lately())
+                if START.parts and world.is_main:
+                    START.done("step")
+                    say(START.end())
                 position.step += 1
                 position.batch += number
                 bar.update(number)
@@ -169,13 +170,15 @@ class Training:
                 if stop:
                     self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
         if world.is_main:
-            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {line['items_per_second']:.4g} items/s")
+            rate = f"{line['items_per_second']:.4g} items/s, waits {line['waits']:.0%}"
+            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {rate}")
 
     def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
         """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its
         batches. What it takes longer than later steps will is left out of the estimate of the progress bar."""
         began, trial = time.monotonic(), self.threads
         if trial.chosen is not None:
+            self.step.profile.begin(self.position.step)
             done = self.step(batches, number, self.position.step)
             if self.step.prepared:
                 leave_out(bar, time.monotonic() - began)
@@ -197,7 +200,7 @@ class Training:
             batches = iter(
                 self.data.train(position.epoch, seed=run.seed, skip=position.batch, rank=world.rank, world=world.size)
             )
-            first = list(islice(batches, 1))
+            first = list(self.step.profile.waiting(islice(batches, 1)))
         return chain(first, batches)
 
     def save(self) -> None:
@@ -220,6 +223,7 @@ class Training:
         """Compute validation metrics in the first process of `world`; each process predicts its own `batches`. The
         random state is unchanged. Raises UserError if the metrics lack `run.metric`."""
         self.task.eval()
+        began = time.monotonic()
         metrics: dict[str, float] = {}
         undecided = None if self.threads.chosen else ThreadTrial((self.threads.one, self.threads.all))
         with torch.no_grad(), self.step.autocast(), forked_random(self.run.seed, world.device):
@@ -234,24 +238,27 @@ class Training:
             except Stopped:
                 self.interrupt.leave("stopped during validation")
         self.task.train()
+        self.step.profile.validated(time.monotonic() - began)
         if world.is_main and self.run.metric not in metrics:
             more = f"; {self.task.chosen_by} names others" if self.task.chosen_by else ""
             raise UserError(f"run.metric is {self.run.metric!r}, but validation computes: {', '.join(metrics)}{more}")
         return metrics
 
-    def validate(self, epoch: int) -> dict[str, float]:
-        """Validate after this epoch; the first process writes the weights to best/ if they are the best yet. Returns
-        the metrics in every process."""
+    def validate(self, epoch: int, known: dict[str, float] | None = None) -> dict[str, float]:
+        """Validate after this epoch, unless the metrics are known; the first process writes the weights to best/ if
+        they are the best yet. Returns the metrics in every process."""
         run, position, world = self.run, self.position, self.world
         with self.kept_weights():
-            metrics = self.evaluate(self.validation(), world)
+            metrics = known or self.evaluate(self.validation(), world)
             best = world.is_main and better(metrics, position, metric=run.metric, mode=run.mode)
             if best:
-                save_best(self.folder, self.task, self.data, position, metrics)
+                key = validation_key(self.folder, self.task, self.data)
+                save_best(self.folder, self.task, self.data, position, metrics, key)
         if world.is_main:
             self.log.validation(metrics, step=position.step, epoch=epoch)
             shown = ", ".join(f"{name} {number:.4g}{unit_of(name)}" for name, number in metrics.items())
             when = f"after epoch {epoch}" if epoch else f"of the weights of {run.start_from}"
+            when += ", which is stored there" if known else ""
             say(f"validation {when}: {shown}{' (best so far)' if best else ''}")
         position.since_best, metrics = world.broadcast((position.since_best, metrics))
         return metrics
@@ -268,8 +275,9 @@ class Training:
     def finish(self) -> dict[str, float]:
         """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
         run, world = self.run, self.world
+        self.step.profile.end()
         if world.is_main:
-            lost = self.without_best() if run.validate_every else ""
+            lost = without_best(self.task, self.folder) if run.validate_every else ""
             if lost:
                 say(f"{lost}: using the weights of the last step as the best")
             if lost or not run.validate_every:

@@ -42,9 +42,10 @@ def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
     """What the encoder takes of a photograph: (3, S, S)."""
     size = facts["resolution"], facts["resolution"]
     if facts["fit"] == "centre":
-        square = ImageOps.fit(photograph, size, Image.Resampling.BICUBIC)
-    else:
-        square = photograph.resize(size, Image.Resampling.BICUBIC)
+        side = min(photograph.size)
+        left, top = ((length - side) // 2 for length in photograph.size)
+        photograph = photograph.crop((left, top, left + side, top + side))
+    square = photograph.resize(size, Image.Resampling.BICUBIC)
     return np.array(square).transpose(2, 0, 1)
 
 

@@ -49,9 +49,8 @@ class Gaussian(nn.Module):
                 f"Gaussian: sigma={sigma} and first_sigma={first_sigma} must be positive, "
                 f"batches_to_sigma={batches_to_sigma} not negative"
             )
-        if hidden_size is None:
-            self.mean: nn.Module = Linear(state_size, 2)
-        else:
+        self.mean: nn.Module = Linear(state_size, 2)
+        if hidden_size is not None:
             self.mean = nn.Sequential(Rectified(state_size, hidden_size), Linear(hidden_size, 2))
         self.final, self.first, self.batches_to_sigma = sigma, first_sigma, batches_to_sigma
         self.register_buffer("batches", torch.zeros(()))

@@ -3,11 +3,9 @@
 `vision-attn look`, `vision_attn.load` and the web page all show their `ExplanationResult`.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, overload
@@ -25,142 +23,24 @@ from vision_attn.explain.libraries.opening import Model
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
 from vision_attn.geometry.extents import Extent
-from vision_attn.metrics.function_words import content_marks, function_words_of
-from vision_attn.results.displayable import InteractiveResult, origin_of
+from vision_attn.results.explained import ExplanationResult
 from vision_attn.results.images import SIDE, Picture, around, shown, whole
 from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
 from vision_attn.system.turns import DRAWING, Turn
-from vision_attn.system.written import joined
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.pretrained import PretrainedCaptioning
 from vision_attn.tasks.subjects import check_photographs
-from vision_attn.viz.attention import write_sheet
-from vision_attn.viz.page import GUIDE, KEYS, PageItem, Unit, write_page
-from vision_attn.viz.page import P as P_OF_WORDS
 
 if TYPE_CHECKING:
     from vision_attn.explain.intervention import Box, Intervention
     from vision_attn.results.faithfulness import MeasureResult
 
-TITLES = {
-    "classifier": "What led to each answer",
-    "matcher": "Where each text matches",
-    "captioner": "Where each word looked",
-    "encoder": "Where the model looks",
-}
-GUIDES = {
-    "classifier": "Point at an answer, or tap it, to see what led to it.",
-    "matcher": "Point at a text, or tap it, to see where the image matches it.",
-    "encoder": "Point at the word below a picture, or tap it, to see the attention.",
-}
-UNITS: dict[str, Unit] = {"classifier": "answer", "matcher": "text", "encoder": "map"}
-P = {
-    "classifier": " p is the probability of an answer.",
-    "matcher": " p is the probability of a text among all that were given.",
-    "captioner": P_OF_WORDS["word"],
-}
-RANDOM = "The weights are random, so answers and maps mean nothing. "
-DIALS = " The sliders show the attention of each layer and head."
-
 See = Callable[..., Explanation]
 """Finds out where a model looked in a photograph, with the options of `vision_attn.explain.look.look`."""
-
-
-@dataclass(repr=False)
-class ExplanationResult(InteractiveResult):
-    """A photograph with the words of a model: its answer, the texts to match, or its caption; each with a map."""
-
-    file: str
-    picture: Image.Image
-    """The photograph, or its centre square: what the model saw, in its own shape."""
-    whole: Image.Image
-    """All of the photograph."""
-    seen: Extent
-    """The part of it that the model saw."""
-    kind: str
-    """"classifier", "encoder", "matcher" or "captioner"."""
-    described: Explanation
-    part: str = ""
-    """The layer and the head whose attention was asked for, such as "layer 3, head 1"."""
-    model: str = ""
-    """The name of the model."""
-    random: bool = False
-    """Whether its weights are random."""
-
-    @property
-    def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
-        """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
-        where there is no map of them."""
-        return self.described.layers
-
-    @property
-    def method(self) -> str:
-        """How the maps were made: "attention", "rollout", "relevance" or "grad-cam"."""
-        return self.described.method
-
-    @property
-    def likeliest(self) -> Sequence[tuple[str, float]]:
-        """Of a classifier: its five likeliest answers with their probabilities, best first."""
-        return self.described.likeliest
-
-    @property
-    def way(self) -> str:
-        """The method, and the layer and the head."""
-        return f"{self.method} of {self.part}" if self.part else self.method
-
-    @property
-    def origin(self) -> str:
-        return super().origin + ", random weights" * self.random
-
-    @property
-    def text(self) -> str:
-        """What the model answered, in a line."""
-        words, log_prob = self.words, self.log_prob
-        if self.kind == "captioner":
-            return joined(words)
-        if log_prob is None:
-            return ", ".join(words)
-        return ", ".join(f"{word} ({math.exp(value):.2f})" for word, value in zip(words, log_prob, strict=True))
-
-    @property
-    def page_item(self) -> PageItem:
-        options: dict[str, Any] = {
-            "log_prob": self.log_prob,
-            "layers": self.layers,
-            "extent": self.extent.within(self.seen),
-        }
-        options |= {"layers_extent": self.described.layers_extent.within(self.seen), "seen": self.seen}
-        if self.kind == "captioner":
-            options["content"] = content_marks(self.words, None, function_words_of(self.text))
-        else:
-            options |= {"rest": int(np.argmax(self.log_prob)) if self.log_prob else 0, "answers": self.likeliest}
-        return PageItem(self.title, self.whole, self.words, self.alpha, **options)
-
-    @classmethod
-    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **look: Any) -> None:
-        kind = items[0].kind
-        dials = any(item.layers is not None for item in items)
-        origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
-        told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
-        guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
-        told_as: dict[str, Any] = {"title": TITLES[kind], "guide": guide, "origin": origin}
-        write_page(path, [item.page_item for item in items], unit=UNITS.get(kind, "word"), **told_as, **look)
-
-    def write_picture(self, path: Path, **look: Any) -> None:
-        options: dict[str, Any] = {
-            "title": f"{self.of_picture} · {self.way}",
-            "log_prob": self.log_prob,
-            "extent": self.extent.within(self.seen),
-            "seen": self.seen,
-            **look,
-        }
-        if self.kind != "captioner":
-            options["caption"] = " · ".join(self.words)
-        write_sheet(path, self.whole, self.words, self.alpha, **options)
 
 
 class Explainer:

@@ -11,8 +11,8 @@ from vision_attn.decode import Strategy
 from vision_attn.results.answering import Answers
 from vision_attn.results.captioned import Asked, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
+from vision_attn.results.glimpse_places import Place, glimpse_places
 from vision_attn.results.images import FILES, Picture, whole
-from vision_attn.results.places import Place, glimpse_places
 from vision_attn.results.result_list import Images, ResultList, each
 from vision_attn.system.errors import UserError
 from vision_attn.system.turns import Turn
@@ -21,7 +21,7 @@ from vision_attn.tasks.steering import Attend, Wanted
 
 if TYPE_CHECKING:
     from vision_attn.results.classified import ClassificationResult, DrawnImages
-    from vision_attn.results.explainer import ExplanationResult
+    from vision_attn.results.explained import ExplanationResult
     from vision_attn.results.faithfulness import MeasureResult
 
 UNABLE = {

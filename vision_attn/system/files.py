@@ -33,8 +33,8 @@ _swept: set[Path] = set()
 
 
 def ours() -> Path:
-    """Return the folder that holds `configs`, `docs/photographs`, `docs/lesson/index.html`, `docs/results.yaml` and
-    `weights`: the checkout of the project, or, if the package was installed from a wheel, a folder inside it."""
+    """Return the folder that holds `configs`, `weights`, `docs/photographs`, `docs/lesson/index.html` and
+    `docs/results.yaml`: the checkout of the project, or, if it was installed from a wheel, a folder inside it."""
     packed = Path(__file__).parents[1] / "shipped"
     return packed if packed.is_dir() else Path(__file__).parents[2]
 

@@ -4,14 +4,20 @@ when there is too little."""
 import atexit
 import ctypes
 import gc
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from vision_attn.system.console import reason_of
 
+MEMINFO = Path("/proc/meminfo")
+_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+GROUP = ((_V2 / "memory.max", _V2 / "memory.current"), (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes"))
+"""The limit of a control group, as of a container, and what its processes use."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 2**30
 ENOUGH = 2**33
@@ -32,6 +38,23 @@ def limit() -> int | None:
         return None
     bytes_ = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if bytes_ == resource.RLIM_INFINITY else bytes_
+
+
+def available() -> int:
+    """The bytes of memory that this process may take without others losing theirs: what the system says is free, within
+    the limits of its control group and of its address space, divided among the processes of a run on this machine. 0
+    where the system does not say it."""
+    found = []
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = MEMINFO.read_text().splitlines()
+        found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+    for most, used in GROUP:
+        with suppress(OSError, ValueError):  # no limit is a word in version 2, and a huge number in version 1
+            found.append(int(most.read_text()) - int(used.read_text()))
+    if not found:
+        return 0
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(0, min(*found, limit() or sys.maxsize)) // processes
 
 
 def check_address_space() -> None:

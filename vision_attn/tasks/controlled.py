@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -70,7 +70,7 @@ class WordControl:
         if not pairs:
             return [None] * len(content)
         regions = self.regions(image[None])
-        known = [self._on_boxes(each) for each in boxes]
+        known: list[Any] = [self._on_boxes(each) for each in boxes]
         blocks = self._blocks()
         if any(each is None for each in known):
             found = self._found(image, words, fill)[list(content)]
@@ -85,12 +85,12 @@ class WordControl:
         """An even map on each block of the image."""
         edges = torch.linspace(-1, 1, BLOCKS + 1).tolist()
         boxes = [(edges[x], edges[y], edges[x + 1], edges[y + 1]) for y in range(BLOCKS) for x in range(BLOCKS)]
-        return torch.stack([self._on_boxes([box]) for box in boxes])
+        return torch.stack([on for box in boxes if (on := self._on_boxes([box])) is not None])
 
     def _on_boxes(self, boxes: Sequence) -> Float[Tensor, "L"] | None:
         """An even map on boxes; None without any that has an area."""
-        parts = [self.grid.on_mask(torch.ones(1, 1), Extent(*map(float, box))) for box in boxes]
-        parts = [part for part in parts if part is not None]
+        masks = (self.grid.on_mask(torch.ones(1, 1), Extent(*map(float, box))) for box in boxes)
+        parts = [part for part in masks if part is not None]
         return torch.stack(parts).mean(dim=0).flatten().float() if parts else None
 
     def _found(self, image: Float[Tensor, "3 S S"], words: Int[Tensor, "T"], fill: Fill) -> Int[Tensor, "T"]:

@@ -129,9 +129,9 @@ def answers(
                 raise UserError("attend is of captions: a reader of lines takes none")
             return model.transcribe([*files])
         if verb in ("digit", "glimpses"):
-            pieces, seed = number_in(options, "clutter", MOST) or 0, number_in(options, "seed", MOST_SEED)
+            pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)
             size = model.task.image_shape[1:]
-            canvases = [scattered(open_as_stored(one), size, pieces, seed) for one in files]
+            canvases = [scattered(open_as_stored(one), size, pieces or 0, seed) for one in files]
             return [play(model, one, options) if verb == "glimpses" else model.classify(one) for one in canvases]
         return [model.classify(one) for one in files]
 

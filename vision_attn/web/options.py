@@ -20,7 +20,7 @@ def number_of(text: str, most: int) -> int | None:
 
 
 def number_in(options: Mapping[str, Sequence[str]], name: str, most: int) -> int | None:
-    """The number that an option is, from 0 to `most`, or None where there is none. Raises UserError for others."""
+    """The number that an option is, from 0 to `most`; None where it is not given. Raises UserError for others."""
     if name not in options:
         return None
     if (number := number_of(options[name][0], most)) is None:

@@ -16,7 +16,8 @@ from vision_attn.data.films.decode import ENDINGS as FILM_ENDINGS
 from vision_attn.data.films.decode import decoded_film
 from vision_attn.data.films.sampling import Film, SinglePicture
 from vision_attn.data.images.open import ENDINGS, Encoded, Isolated, open_photograph
-from vision_attn.data.images.squares import encoder_input, seen_part
+from vision_attn.data.images.resizing import resized
+from vision_attn.data.images.squares import seen_part, seen_pixels
 from vision_attn.system.console import with_article
 from vision_attn.system.errors import UserError
 
@@ -32,7 +33,12 @@ def read_film(
 
 
 def film_input(film: Sequence[Image.Image], resolution: int, fit: Fit = "centre") -> UInt8[Tensor, "F 3 S S"]:
-    return torch.stack([encoder_input(frame, resolution, fit) for frame in film])
+    return resized(torch.from_numpy(seen_frames(film, resolution, fit))[None], resolution)[0].contiguous()
+
+
+def seen_frames(film: Sequence[Image.Image], resolution: int, fit: Fit) -> UInt8[np.ndarray, "F h w 3"]:
+    """The pixels of what an encoder sees of each frame; see `seen_pixels`."""
+    return np.stack([seen_pixels(frame, resolution, fit) for frame in film])
 
 
 def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:

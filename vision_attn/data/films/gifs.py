@@ -1,7 +1,8 @@
 """GIFs as films, by Pillow: of one without times, PyAV reads the first frame alone."""
 
 from collections.abc import Iterator
-from typing import IO
+from io import BufferedIOBase
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,7 @@ SHORTEST, SHOWN = 0.011, 0.1
 """A frame with a shorter time than the first, or with none, is shown for the second, as in browsers; in seconds."""
 
 
-def film_of_gif(file: IO[bytes], frames: int, at_least: int, limits: Limits) -> Film:
+def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits) -> Film:
     """`frames` frames of a GIF, evenly spaced in time, reduced to `at_least` pixels on their shorter side. Raises
     UserError if it cannot be read, or exceeds `limits`."""
     limits.most = min(limits.most, PIXELS)
@@ -29,7 +30,8 @@ def film_of_gif(file: IO[bytes], frames: int, at_least: int, limits: Limits) -> 
     places = np.searchsorted(starts[:-1], wanted, side="right") - 1
     try:
         file.seek(0)
-        with Image.open(file, formats=["GIF"]) as film:
+        stream: Any = file
+        with Image.open(stream, formats=["GIF"]) as film:
             kept = _pictures(film, {*places.tolist()}, at_least, limits)
     except Exception as error:  # a damaged file can make Pillow raise almost anything
         raise UserError(str(error) if type(error) in (UserError, ValueError) else type(error).__name__) from error
@@ -48,7 +50,7 @@ def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits
     return found
 
 
-def _times(file: IO[bytes], limits: Limits) -> Iterator[float]:
+def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
     """Yield how long each frame is shown, in seconds, without decoding any. Raises UserError if they are too many or
     too large."""
     file.seek(6)
@@ -78,13 +80,13 @@ def _size(content: bytes) -> tuple[int, int]:
     return int.from_bytes(content[:2], "little"), int.from_bytes(content[2:4], "little")
 
 
-def _skip_colours(file: IO[bytes], flags: bytes) -> None:
+def _skip_colours(file: BufferedIOBase, flags: bytes) -> None:
     """Skip the table of colours that the flags of a GIF or of a frame announce."""
     if flags and flags[0] & 0x80:
         file.seek(3 << (flags[0] & 7) + 1, 1)
 
 
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+def _blocks(file: BufferedIOBase) -> Iterator[bytes]:
     """Yield the blocks of data up to the empty one."""
     while (length := file.read(1)) not in (b"", b"\0"):
         yield file.read(length[0])

@@ -7,8 +7,9 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from math import ceil
-from typing import IO, Any
+from typing import Any
 
 from PIL import ImageFile
 
@@ -64,7 +65,7 @@ class Huge(Refused):
     kind = TooLarge
 
 
-def checked_memory(image: ImageFile.ImageFile, whole: int, file: IO[bytes]) -> int:
+def checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:
     """Return an upper bound on the bytes that decoding `image` takes. Raises Refused if it is too large.
 
     whole: the pixels of `image` before the draft of a JPEG was chosen.
@@ -103,7 +104,7 @@ def _max_pixels() -> int:
     return int(given)
 
 
-def _keeps_coefficients(file: IO[bytes], components: int) -> bool:
+def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
     """Whether the decoder of a JPEG holds all coefficients at once: the file is progressive or has several scans."""
     place = file.tell()
     file.seek(2)

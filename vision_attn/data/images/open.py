@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile
 
@@ -44,6 +44,9 @@ FORMATS = {
 ENDINGS = frozenset(ending for endings in FORMATS.values() for ending in endings)
 """File extensions of images, in lower case."""
 
+_AT_ONCE = 1 << 24
+"""Files of up to these bytes are read at once: each small read gives Python's lock away, and threads that decode wait
+for it longer than for the disk."""
 _TRIMMED_ABOVE = 1 << 26
 """After decoding an image that takes more bytes, freed memory is returned to the system."""
 
@@ -67,6 +70,8 @@ class Encoded(NamedTuple):
 
 class Isolated(Encoded):
     """A file from a stranger, which another process decodes: see `data.isolated`."""
+
+    content: bytes
 
     def opened(self, what: str, *arguments: Any) -> Any:
         """What a process of its own makes of the file. Raises UserError naming it if it cannot be used."""
@@ -159,12 +164,13 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
     return found
 
 
-def _opened(path: str | Path | Encoded, held: ExitStack) -> IO[bytes]:
+def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
     """The file of `path`, which `held` closes."""
     if isinstance(path, Encoded):
         return BytesIO(path.read())
     _refuse_special(path)
-    return held.enter_context(open(path, "rb"))  # noqa: SIM115
+    file = held.enter_context(open(path, "rb"))  # noqa: SIM115
+    return file if os.fstat(file.fileno()).st_size > _AT_ONCE else BytesIO(file.read())
 
 
 def _give_back() -> None:
@@ -198,7 +204,7 @@ def _refuse_special(path: str | Path) -> None:
         raise Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
 
 
-def _identified(file: IO[bytes]) -> ImageFile.ImageFile:
+def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     """Open the image in `file` and read its header.
 
     Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
@@ -211,7 +217,8 @@ def _identified(file: IO[bytes]) -> ImageFile.ImageFile:
     for load in (Image.preinit, Image.init):  # plugins of common formats, then of all: importing those takes a while
         load()
         for name in (name for name in FORMATS if name in Image.OPEN):
-            make, accepts = Image.OPEN[name]
+            plugin: Any = Image.OPEN[name]
+            make, accepts = plugin
             if not accepts or accepts(start) is True:  # may also be a string: why Pillow cannot read it
                 if name == "TIFF":
                     _quiet_libtiff()

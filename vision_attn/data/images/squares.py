@@ -1,4 +1,6 @@
-"""Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square."""
+"""Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square.
+
+Pillow decodes, in threads; torch resizes, a batch at a time: see `resizing`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +15,12 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.images.open import Encoded, decoded, open_photograph
+from vision_attn.data.images.resizing import resized
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.machine import cores
 
+AS_DECODED = 1 << 19
+"""Pixels of what is seen of a photograph, up to which it is not resized before it is part of a batch."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -23,21 +28,45 @@ Result = TypeVar("Result")
 def read_image(
     path: str | Path | Encoded, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """Read an encoder input: the centre square of a photograph, or the whole of it, resized to `resolution` (bicubic,
-    antialiased).
+    """Read an encoder input: the centre square of a photograph, or the whole of it, resized to `resolution` (see
+    `resized`).
 
     Raises UserError naming the file if it cannot be read.
     """
-    with decoded(path, at_least=2 * resolution) as image:
-        return encoder_input(image, resolution, fit)
+    return square_of(read_seen(path, resolution, fit), resolution)
 
 
 def encoder_input(
     image: Image.Image, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """The centre square of an RGB image, or the whole of it, resized to `resolution` (bicubic, antialiased)."""
-    square = image.resize((resolution, resolution), Image.Resampling.BICUBIC, box=seen_box(*image.size, fit))
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()
+    """The centre square of an RGB image, or the whole of it, resized to `resolution` (see `resized`)."""
+    return square_of(seen_pixels(image, resolution, fit), resolution)
+
+
+def square_of(pixels: UInt8[np.ndarray, "h w 3"], resolution: int) -> UInt8[Tensor, "3 S S"]:
+    """Pixels as they are decoded, resized to a square, the channels first in memory."""
+    return resized(torch.from_numpy(pixels)[None], resolution)[0].contiguous()
+
+
+def read_seen(path: str | Path | Encoded, resolution: int, fit: Fit) -> UInt8[np.ndarray, "h w 3"]:
+    """Decode what an encoder sees of a photograph; see `seen_pixels`. Raises UserError naming the file if it cannot be
+    read.
+
+    Calls nothing of torch, whose threads would fight with those that decode.
+    """
+    with decoded(path, at_least=2 * resolution) as image:
+        return seen_pixels(image, resolution, fit)
+
+
+def seen_pixels(image: Image.Image, resolution: int, fit: Fit) -> UInt8[np.ndarray, "h w 3"]:
+    """The pixels of what an encoder sees of an RGB image, in its own size. Of a large image they are resized already,
+    in the same way: batches of them wait in memory."""
+    seen = seen_box(*image.size, fit)
+    if seen != (0, 0, *image.size):
+        image = image.crop(seen)
+    if image.width * image.height > max(4 * resolution**2, AS_DECODED):
+        image = image.resize((resolution, resolution), Image.Resampling.BICUBIC)
+    return np.array(image)
 
 
 def open_seen(path: str | Path | Encoded, fit: Fit, at_least: int | None = None) -> Image.Image:
@@ -47,13 +76,12 @@ def open_seen(path: str | Path | Encoded, fit: Fit, at_least: int | None = None)
 
 def seen_part(photograph: Image.Image, fit: Fit) -> Image.Image:
     """Return the part of a photograph that an encoder sees, in its own shape."""
-    x0, y0, x1, y1 = (round(edge) for edge in seen_box(*photograph.size, fit))
-    return photograph.crop((x0, y0, x1, y1))
+    return photograph.crop(seen_box(*photograph.size, fit))
 
 
-def seen_box(width: int, height: int, fit: Fit) -> tuple[float, float, float, float]:
+def seen_box(width: int, height: int, fit: Fit) -> tuple[int, int, int, int]:
     """Return the box (left, top, right, bottom) of the part of an image that an encoder sees, in pixels."""
-    return centre_square(width, height) if fit == "centre" else (0.0, 0.0, float(width), float(height))
+    return centre_square(width, height) if fit == "centre" else (0, 0, width, height)
 
 
 def seen_extent(width: int, height: int, fit: Fit) -> Extent:
@@ -62,19 +90,22 @@ def seen_extent(width: int, height: int, fit: Fit) -> Extent:
     return Extent(2 * left / width - 1, 2 * top / height - 1, 2 * right / width - 1, 2 * bottom / height - 1)
 
 
-def centre_square(width: int, height: int) -> tuple[float, float, float, float]:
-    """Return the box (left, top, right, bottom) of the centre square of an image, in pixels."""
+def centre_square(width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the box (left, top, right, bottom) of the centre square of an image, in whole pixels."""
     side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
+    left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
 
 
-def in_threads(make: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 64) -> Iterator[Result]:
-    """Yield `make(item)` for each item, in order, computed by one thread per core, at most `ahead` items early.
+def in_threads(
+    make: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 64, threads: int | None = None
+) -> Iterator[Result]:
+    """Yield `make(item)` for each item, in order, computed by this number of threads (None: one per core), at most
+    `ahead` items early. Items are taken from `items` in the thread of the caller.
 
-    Threads suffice, because Pillow releases the GIL when it decodes and resizes.
+    Threads suffice, because Pillow releases the GIL when it decodes.
     """
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(threads or cores()) as pool:
         waiting = []
         try:
             for item in items:

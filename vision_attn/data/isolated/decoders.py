@@ -39,7 +39,6 @@ RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.pr
 class Upload(Isolated):
     """A file from a stranger. It is decoded once in each way, all ways together within the time of `decoders`."""
 
-    content: bytes
     _decoders: "Decoders"
     _seconds: float
     _known: dict[tuple, Image.Image | Film | UserError]

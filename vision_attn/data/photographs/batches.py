@@ -1,8 +1,7 @@
 """Make batches of images and captions from a table of the photographs of a split."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,13 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch
+from vision_attn.data.images.resizing import RESIZING
+from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.features import Features
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
 from vision_attn.data.photographs.photograph import Photograph
-from vision_attn.data.photographs.pixels import Pixels
+from vision_attn.data.photographs.pixels import AHEAD, Pixels
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.vocabulary import PAD, Vocabulary
 from vision_attn.system.errors import UserError
+from vision_attn.system.files import digest
 from vision_attn.task import Static
 
 
@@ -81,7 +83,7 @@ class CaptionTable:
 
 
 class Batches:
-    """The batches of one pass, in order. The next batch is read in a thread while the current one is in use."""
+    """The batches of one pass, in order. The next ones are read in threads while the current one is in use."""
 
     def __init__(
         self,
@@ -102,27 +104,21 @@ class Batches:
         # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
         jobs = ((part, self.pictures.space(len(part.members))) for part in self.parts)
         found = False
-        for batch in self._all(jobs):
-            if batch is not None:
+        for begun in in_threads(self._begun, jobs, ahead=AHEAD, threads=AHEAD):
+            if begun is not None:
                 found = True
-                yield batch
+                yield self._finished(*begun)
         if not found and len(self.parts):
             raise _unreadable(self.table.photographs[int(self.parts[0].members[0])])
 
-    def _all(self, jobs: Iterator[tuple[Part, Tensor | None]]) -> Iterator[CaptionBatch | None]:
-        if self.pictures.on_device:
-            yield from (self._batch(*job) for job in jobs)
-            return
-        with ThreadPoolExecutor(1) as reader:
-            pending = None
-            for job in jobs:
-                ready, pending = pending, reader.submit(self._batch, *job)
-                if ready is not None:
-                    yield ready.result()
-            if pending is not None:
-                yield pending.result()
+    def _finished(self, batch: CaptionBatch, kept: Sequence[int] | None) -> CaptionBatch:
+        """A batch with its images, in the caller's thread. kept: those that can be read; None: all."""
+        images = self.pictures.finish(batch.images)
+        return batch._replace(images=images if kept is None else images[kept])
 
-    def _batch(self, part: Part, space: Tensor | None) -> CaptionBatch | None:
+    def _begun(self, job: tuple[Part, Tensor | None]) -> tuple[CaptionBatch, Sequence[int] | None] | None:
+        """A batch whose images are only read so far, and which of them can be; see `_finished`."""
+        part, space = job
         table, members, captions, rows, crops = self.table, part.members, part.captions, part.rows, part.crops
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
@@ -131,19 +127,19 @@ class Batches:
             order = np.argsort(-lengths.max(axis=1), kind="stable")
             members, captions, rows = members[order], captions[order], rows[order]
         photographs = [table.photographs[member] for member in members.tolist()]
-        images = self.pictures.gather(rows, space)
+        images = self.pictures.read(rows, space)
         kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
         if not kept:
             if self.may_skip:
                 return None
             raise _unreadable(photographs[0])
-        if len(kept) < len(photographs):
-            images, captions, members = images[kept], captions[kept], members[kept]
+        if some := len(kept) < len(photographs):
+            captions, members = captions[kept], members[kept]
             photographs, rows = [photographs[number] for number in kept], rows[kept]
             crops = None if crops is None else crops[kept]
         places = None if part.lengths is None else Static(part.lengths[number] for number in kept)
         longest = None if places is None else max(map(max, places))
-        return CaptionBatch(
+        batch = CaptionBatch(
             images=images,
             words=torch.from_numpy(table.words.padded(captions, PAD, longest).astype(np.int64)),
             ids=tuple(photograph.id for photograph in photographs),
@@ -155,6 +151,15 @@ class Batches:
             crops=None if crops is None else torch.from_numpy(crops),
             sources=table.sources(members),
         )
+        return batch, kept if some else None
+
+
+def identity_of(members: Photographs, *further: Any) -> str:
+    """A checksum of photographs that were located, with their captions and the sizes of their files, of how they are
+    resized, and of what else metrics depend on."""
+    sizes = np.asarray(members.sizes).tolist()
+    listed = [[one.id, one.name, one.captions, size] for one, size in zip(members, sizes, strict=True)]
+    return digest([RESIZING, listed, *further])
 
 
 def _unreadable(photograph: Photograph) -> UserError:

@@ -19,13 +19,13 @@ from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
-from vision_attn.data.photographs.batches import Batches, CaptionTable, Part
+from vision_attn.data.photographs.batches import Batches, CaptionTable, Part, identity_of
 from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shares import Turns, turns_due
-from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, sources_of
+from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, joined, sources_of
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
@@ -147,7 +147,7 @@ class Captions(Captioned):
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
         """All photographs with captions, by split, in the order of the sources and of their annotation files."""
-        return _joined(self._read)
+        return joined(self._read)
 
     def captions_of_words(self) -> Iterator[str]:
         self._members("train")  # or an error says that there are none
@@ -204,7 +204,7 @@ class Captions(Captioned):
                 found.keep_only(self._only if used else None)
         self._views = JoinedViews.of({name: found.views for name, found in self._found.items()})
         self._pictures = self._pictured(task, frozen, cache)
-        self._readable = _joined({name: found.splits for name, found in self._found.items()})
+        self._readable = joined({name: found.splits for name, found in self._found.items()})
         self._rows = dict(self._views.rows)
         for split in SPLITS:
             self._keep(split, np.concatenate([found.kept[split] for found in self._found.values()]))
@@ -348,6 +348,10 @@ class Captions(Captioned):
             )
         return members
 
+    def identity(self, split: str) -> str | None:
+        depends = self.vocabulary.json(), self.max_length, self.evaluate
+        return None if self.features else identity_of(self._readable[known_split(split)], *depends)
+
     def _table(self, split: str) -> CaptionTable:
         if self._prepared is None:
             raise UserError("call prepare(task) before iterating over batches")
@@ -358,8 +362,3 @@ class Captions(Captioned):
                 raise UserError(f"{self._place}: no photograph of split {split} can be read; check {where}")
             self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
         return self._tables[split]
-
-
-def _joined(sources: Mapping[str, Mapping[str, Photographs]]) -> dict[str, Photographs]:
-    """The photographs of all sources by split."""
-    return {split: Photographs.joined({name: found[split] for name, found in sources.items()}) for split in SPLITS}

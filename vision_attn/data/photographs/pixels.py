@@ -1,10 +1,18 @@
-"""Photographs and films, read from their files as encoder inputs; on a GPU they stay there once they have been read, as
-far as its memory allows."""
+"""Photographs and films, read from their files as encoder inputs; they stay in memory once they have been read, on a
+GPU in its own, as far as there is room.
+
+A batch is made in two parts, so that files are decoded while the batch before is in use: `read` may run in any thread
+and makes no CUDA call, `finish` runs where the batch is used.
+"""
 
 import logging
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,16 +22,22 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.data.films.files import read_film
+from vision_attn.data.films.files import open_film, seen_frames
 from vision_attn.data.images.open import Encoded, open_photograph
-from vision_attn.data.images.squares import in_threads, read_image
+from vision_attn.data.images.resizing import Group, grouped, squares, there
+from vision_attn.data.images.squares import in_threads, read_seen
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
+from vision_attn.system.machine import cores
+from vision_attn.system.memory import available
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.5
-"""Of a GPU's free memory that photographs may take; training needs the rest."""
+SHARE, CPU_SHARE = 0.5, 0.25
+"""Of the free memory of a GPU, and of the machine, that photographs may take; training needs the rest."""
+AHEAD = 2
+"""Batches that are read while one is in use, each in a thread: one is resized while files of the next are decoded."""
+CPU = torch.device("cpu")
 
 
 class View(NamedTuple):
@@ -37,53 +51,72 @@ class View(NamedTuple):
 
     def read(
         self, resolution: int, fit: Fit = "centre", frames: int = 1
-    ) -> UInt8[Tensor, "3 S S"] | UInt8[Tensor, "F 3 S S"]:
-        """Read the encoder input; see `read_image`. With several `frames`, that of a film."""
-        film = frames > 1
-        image = read_film(self.file, frames, resolution, fit) if film else read_image(self.file, resolution, fit)
-        return image.flip(-1) if self.mirrored else image
+    ) -> UInt8[np.ndarray, "h w 3"] | UInt8[np.ndarray, "F h w 3"]:
+        """Decode what an encoder sees; see `read_seen`. With several `frames`, that of a film."""
+        if frames > 1:
+            pixels = seen_frames(open_film(self.file, frames, at_least=resolution), resolution, fit)
+        else:
+            pixels = read_seen(self.file, resolution, fit)
+        return np.ascontiguousarray(pixels[..., ::-1, :]) if self.mirrored else pixels
 
-    def read_or_black(self, resolution: int, fit: Fit = "centre", frames: int = 1) -> tuple[Tensor, str]:
-        """The encoder input, and an empty text; a black one, and the reason, if it cannot be read."""
+    def read_or_black(self, resolution: int, fit: Fit = "centre", frames: int = 1) -> tuple[np.ndarray, str]:
+        """The same, and an empty text; black pixels, and the reason, if it cannot be read."""
         try:
             return self.read(resolution, fit, frames), ""
         except UserError as error:
-            return torch.zeros(*[frames] * (frames > 1), 3, resolution, resolution, dtype=torch.uint8), str(error)
+            return np.zeros([*[frames] * (frames > 1), resolution, resolution, 3], dtype=np.uint8), str(error)
 
 
 class Pixels:
-    """Photographs, or films of several `frames`, read from their files on demand, by several threads."""
+    """Photographs, or films of several `frames`, read from their files on demand, by several threads, and resized on
+    `device`."""
 
-    on_device = False
-
-    def __init__(self, views: Sequence[View], resolution: int, fit: Fit = "centre", frames: int = 1) -> None:
+    def __init__(
+        self,
+        views: Sequence[View],
+        resolution: int,
+        fit: Fit = "centre",
+        frames: int = 1,
+        device: torch.device = CPU,
+        *,
+        silent: bool = False,
+    ) -> None:
+        """silent: log no photograph that cannot be read."""
+        self.silent = silent
         self.views, self.resolution, self.fit, self.frames = views, resolution, fit, frames
+        self.device = device if device.type == "cuda" else CPU
         self.unreadable: dict[str, str] = {}
         """The photographs that could not be read so far, with the reason."""
 
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
+        """Decode views `rows`, and resize them if that is done on the CPU. One that cannot be read is black, logged and
+        listed in `unreadable`."""
+        return self._early(self._groups([self.views[row] for row in rows.tolist()]))
+
+    def finish(self, read: Any) -> UInt8[Tensor, "B *F 3 S S"]:
+        """The batch that `read` has begun; photographs have their channels last in memory."""
+        return read if isinstance(read, Tensor) else squares(read, self.resolution, self.device)
+
     def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
-        """Read the pixels of views `rows`; photographs have their channels last in memory. One that cannot be read is
-        black, logged and listed in `unreadable`."""
-        pictures = in_threads(self._read, rows.tolist(), ahead=len(rows))
-        return channels_last(torch.stack(list(pictures)))
+        return self.finish(self.read(rows, space))
 
-    def _read(self, row: int) -> UInt8[Tensor, "*F 3 S S"]:
-        return self._read_view(self.views[row])
+    def _groups(self, views: list[View]) -> list[Group]:
+        return grouped(list(_decoders(os.getpid(), cores()).map(self._read_view, views)))
 
-    def _read_view(self, view: View) -> UInt8[Tensor, "*F 3 S S"]:
+    def _early(self, groups: list[Group]) -> Any:
+        """What `read` returns of decoded photographs: those for a CPU are finished in the thread that reads."""
+        return squares(groups, self.resolution, self.device) if self.device.type == "cpu" else groups
+
+    def _read_view(self, view: View) -> UInt8[np.ndarray, "*F h w 3"]:
         pixels, why = view.read_or_black(self.resolution, self.fit, self.frames)
         if why and view.name not in self.unreadable:
             self.unreadable[view.name] = why
-            log.warning("%s; it is left out", printable(why))
+            if not self.silent:
+                log.warning("%s; it is left out", printable(why))
         return pixels
-
-
-def channels_last(images: UInt8[Tensor, "B *F 3 S S"]) -> UInt8[Tensor, "B *F 3 S S"]:
-    """Images with their channels last in memory, which is fast for convolutions; films as they are."""
-    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
 
 
 class WholePictures(Pixels):
@@ -92,16 +125,26 @@ class WholePictures(Pixels):
     def __init__(self, views: Sequence[View]) -> None:
         super().__init__(views, 1)
 
-    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
         pictures = np.empty(len(rows), dtype=object)
         pictures[:] = list(in_threads(self._open, [self.views[row] for row in rows.tolist()], ahead=len(rows)))
         return pictures
+
+    def finish(self, read: NDArray[np.object_]) -> NDArray[np.object_]:
+        return read
 
     def _open(self, view: View) -> Image.Image:
         try:
             return open_photograph(view.file)
         except UserError:
-            return Image.fromarray(self._read_view(view).permute(1, 2, 0).numpy())  # which logs it
+            return Image.fromarray(self._read_view(view))  # which logs it
+
+
+@cache
+def _decoders(process: int, number: int) -> ThreadPoolExecutor:
+    """The threads that decode, one for each core, for all batches that are read at the same time: more would only wait
+    for Python's lock. Those of another process (before a fork) do not run in this one."""
+    return ThreadPoolExecutor(number)
 
 
 def pixels(
@@ -114,58 +157,74 @@ def pixels(
     frames: int = 1,
 ) -> Pixels:
     """Photographs, or films of several `frames`, for an encoder on `device`; without a `resolution`, as they are.
-    repeated: each is needed in many epochs, so a GPU holds photographs; films are too large."""
+    repeated: each is needed in many epochs, so photographs are held in memory; films are too large."""
     if resolution is None:
         return WholePictures(views)
-    if device.type != "cuda" or not repeated or frames > 1:
-        return Pixels(views, resolution, fit, frames)
-    free, _ = torch.cuda.mem_get_info(device)
-    return HeldPixels(views, resolution, device, fit=fit, room=int(SHARE * free))
+    if not repeated or frames > 1:
+        return Pixels(views, resolution, fit, frames, device)
+    room = SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_SHARE * available()
+    return HeldPixels(views, resolution, device, fit=fit, room=int(room))
 
 
 class HeldPixels(Pixels):
-    """Each photograph is decoded once, as the square that an encoder sees, and stays on the device. Those that there is
-    no room for are read each time."""
-
-    on_device = True
+    """Each photograph is decoded once, as the square that an encoder sees, and stays in memory, on a GPU in its own.
+    Those that there is no room for are read each time."""
 
     def __init__(
         self, views: Sequence[View], resolution: int, device: torch.device, *, room: int, fit: Fit = "centre"
     ) -> None:
         """`room`: the bytes that photographs may take. Memory is allocated when the first one is read."""
-        super().__init__(views, resolution, fit)
-        self.device = device
+        super().__init__(views, resolution, fit, device=device)
         self.places: dict[str, int] = {}
         """Where each photograph lies in `table`, by name."""
         self.most = min(len({view.name for view in views}), room // (3 * resolution**2))
         self.table: UInt8[Tensor, "N S S 3"] | None = None
+        self._lock = Lock()
 
-    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B 3 S S"]:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
         views = [self.views[row] for row in rows.tolist()]
-        if self.table is None:
-            self.table = torch.empty(self.most, *[self.resolution] * 2, 3, dtype=torch.uint8, device=self.device)
-        images = self.table.new_empty(len(views), *self.table.shape[1:])
-        held = [number for number, view in enumerate(views) if view.name in self.places]
-        if held:
-            places = self._there([self.places[views[number].name] for number in held])
-            images.index_copy_(0, self._there(held), self.table.index_select(0, places))
-        if new := [number for number, view in enumerate(views) if view.name not in self.places]:
-            read = torch.stack(list(in_threads(self._read_view, [views[number] for number in new], ahead=len(new))))
-            read = read.permute(0, 2, 3, 1).to(self.device)
-            images.index_copy_(0, self._there(new), read)
-            self._hold([views[number].name for number in new], read)
-        return images.permute(0, 3, 1, 2)
+        with self._lock:
+            held = {number: self.places[view.name] for number, view in enumerate(views) if view.name in self.places}
+        new = [number for number in range(len(views)) if number not in held]
+        read = _Read(views, held, new, self._groups([views[number] for number in new]) if new else [])
+        return self._finished(read) if self.device.type == "cpu" else read
 
-    def _hold(self, names: list[str], read: UInt8[Tensor, "M S S 3"]) -> None:
+    def finish(self, read: Any) -> UInt8[Tensor, "B 3 S S"]:
+        return read if isinstance(read, Tensor) else self._finished(read)
+
+    def _finished(self, read: "_Read") -> UInt8[Tensor, "B 3 S S"]:
+        with self._lock:
+            if self.table is None:
+                shape = self.most, self.resolution, self.resolution, 3
+                self.table = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        parts = []
+        if read.held:
+            parts.append(self.table.index_select(0, there([*read.held.values()], self.device)))
+        if read.new:
+            parts.append(squares(read.groups, self.resolution, self.device).movedim(1, -1))
+            self._hold([read.views[number].name for number in read.new], parts[-1])
+        if len(parts) == 1:
+            return parts[0].movedim(-1, 1)
+        order = np.argsort([*read.held, *read.new]).tolist()
+        return torch.cat(parts).index_select(0, there(order, self.device)).movedim(-1, 1)
+
+    def _hold(self, names: list[str], images: UInt8[Tensor, "M S S 3"]) -> None:
         """Keep as many as there is room for, a photograph that is there twice once."""
-        first = {name: number for number, name in reversed(list(enumerate(names)))}
-        kept = sorted(first.values())[: self.most - len(self.places)]
-        start = len(self.places)
-        assert self.table is not None
-        self.table[start : start + len(kept)] = read[kept]
-        self.places |= {names[number]: start + place for place, number in enumerate(kept)}
+        with self._lock:
+            first = {name: number for number, name in reversed(list(enumerate(names))) if name not in self.places}
+            start = len(self.places)
+            kept = sorted(first.values())[: self.most - start]
+            if kept and self.table is not None:
+                self.table[start : start + len(kept)] = images[there(kept, self.device)]
+                self.places |= {names[number]: start + place for place, number in enumerate(kept)}
 
-    def _there(self, numbers: list) -> Tensor:
-        """Numbers as a tensor on the device, copied without waiting for it."""
-        tensor = torch.tensor(numbers)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+
+class _Read(NamedTuple):
+    """What `HeldPixels.read` knows of a batch."""
+
+    views: list[View]
+    held: dict[int, int]
+    """Where those lie in the table that are there already, by their place in the batch."""
+    new: list[int]
+    """The places of the others, which `groups` holds."""
+    groups: list[Group]

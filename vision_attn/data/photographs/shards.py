@@ -11,20 +11,21 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 from random import Random
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from vision_attn.contracts import PAD, Fit
+from vision_attn.contracts import Fit
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.images.crops import random_crops
-from vision_attn.data.images.squares import in_threads, read_image
+from vision_attn.data.images.squares import in_threads, read_seen
 from vision_attn.data.photographs.annotation_files.samples import LeftOut, Sample
 from vision_attn.data.photographs.annotation_files.shard_files import count, expanded, matching, read
 from vision_attn.data.photographs.captioned import Captioned
+from vision_attn.data.photographs.pixels import CPU
 from vision_attn.data.photographs.remarks import remarks
+from vision_attn.data.photographs.shard_batches import Picked, batches, readable
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import printable
@@ -38,15 +39,6 @@ NAMED = 5
 """Shards that are named, at most, because samples of them are left out."""
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
-
-
-class Picked(NamedTuple):
-    """A decoded sample with the captions of a batch, as targets (`Vocabulary.targets`), longest first."""
-
-    name: str
-    pixels: Tensor
-    words: list[list[int]]
-    captions: tuple[str, ...]
 
 
 class Shards(Captioned):
@@ -121,7 +113,8 @@ class Shards(Captioned):
         self.function_words = function_words
         self.check_function_words()
         self.batch_size, self.rows, self.shuffle, self.flips, self.crops = batch_size, rows, shuffle, flips, crops
-        self._resolution: int | None = None
+        self._square: tuple[int, torch.device] = 0, CPU
+        """The side of photographs, and where they are resized."""
         self._fit: Fit = "centre"
         self._warned = False
         self._told: set[Path] = set()
@@ -137,7 +130,8 @@ class Shards(Captioned):
             for path in map(Path.resolve, self._paths(split)):
                 if (other := owner.setdefault(path, split)) != split and "train" in (other, split):
                     raise UserError(f"{path} is in two splits, {other} and {split}: data.shards of both name it")
-        self._resolution, self._fit = task.resolution, task.fit
+        device = next((weight.device for weight in task.parameters()), CPU)
+        self._square, self._fit = (task.resolution, device if device.type == "cuda" else CPU), task.fit
 
     def captions_of_words(self) -> Iterator[str]:
         return chain.from_iterable(self.references())
@@ -194,15 +188,19 @@ class Shards(Captioned):
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
         decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
-        for number in range(skip, len(self)):
-            if not (found := _readable(islice(decoded, size))):
-                raise UserError(f"{self.shards['train']}: no photograph of a whole batch can be read")
-            batch = self._batch(list(islice(cycle(found), size)))
+        for number, batch in enumerate(batches(self._filled(decoded, size), *self._square, len(self) - skip), skip):
             if self.flips or self.crops < 1:
                 rng = np.random.default_rng([seed % 2**64, epoch, rank, number])  # a resumed epoch has the same crops
                 mirrored = self.flips & (rng.integers(0, 2, size) == 1)
                 batch = batch._replace(crops=torch.from_numpy(random_crops(float(self.crops), mirrored, rng)))
             yield batch
+
+    def _filled(self, decoded: Iterator[Picked | str], size: int) -> Iterator[list[Picked]]:
+        """The samples of each batch: those that can be read, again where others cannot."""
+        while True:
+            if not (found := readable(islice(decoded, size))):
+                raise UserError(f"{self.shards['train']}: no photograph of a whole batch can be read")
+            yield list(islice(cycle(found), size))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
@@ -234,8 +232,7 @@ class Shards(Captioned):
         cannot be read if so."""
         sample, number = numbered
         try:
-            assert self._resolution is not None
-            pixels = read_image(sample.photograph, self._resolution, self._fit)
+            pixels = read_seen(sample.photograph, self._square[0], self._fit)
         except UserError as error:
             return str(error)
         captions = list(sample.captions)
@@ -244,20 +241,6 @@ class Shards(Captioned):
         texts = islice(cycle(captions), self.rows)
         words = [self.vocabulary.targets(text, self.max_length) for text in texts]
         return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
-
-    def _batch(self, items: Sequence[Picked]) -> CaptionBatch:
-        """Photographs with the longest caption come first."""
-        items = sorted(items, key=lambda item: -len(item.words[0]))
-        longest = len(items[0].words[0])
-        words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]
-        return CaptionBatch(
-            images=torch.stack([item.pixels for item in items]).contiguous(memory_format=torch.channels_last),
-            words=torch.tensor(words),
-            ids=tuple(item.name for item in items),
-            references=tuple(item.captions for item in items),
-            files=(None,) * len(items),
-            boxes=(None,) * len(items),
-        )
 
     def _paths(self, split: str) -> list[Path]:
         """The shards of a split, in the order of their names. Only local files: `webdataset` would run the command that
@@ -301,20 +284,8 @@ class Split:
         numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
         samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
         decoded = in_threads(self.source._picked, samples, ahead=2 * size)
-        while batch := list(islice(decoded, size)):
-            if found := _readable(batch):
-                yield self.source._batch(found)
-
-
-def _readable(items: Iterable[Picked | str]) -> list[Picked]:
-    """The samples of a batch that could be read. The others are logged."""
-    found = []
-    for item in items:
-        if isinstance(item, str):
-            log.warning("%s", printable(item))
-        else:
-            found.append(item)
-    return found
+        parts = iter(lambda: list(islice(decoded, size)), [])
+        yield from batches(filter(None, map(readable, parts)), *self.source._square)
 
 
 def shuffled(samples: Iterable[Item], size: int, random: Random) -> Iterator[Item]:

@@ -175,3 +175,8 @@ class JoinedViews(Sequence[View]):
             mine = (rows >= start) & (rows < start + len(part))
             found[mine] = start + part.mirrors(rows[mine] - start)
         return found
+
+
+def joined(sources: Mapping[str, Mapping[str, Photographs]]) -> dict[str, Photographs]:
+    """The photographs of all sources by split."""
+    return {split: Photographs.joined({name: found[split] for name, found in sources.items()}) for split in SPLITS}

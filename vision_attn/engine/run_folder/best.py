@@ -9,15 +9,17 @@ from typing import Literal
 
 from torch import nn
 
-from vision_attn.configuration.weights import save_weights
+from vision_attn.configuration.weights import check_weights, save_weights
 from vision_attn.engine.run_folder.checkpoint import Position
 from vision_attn.engine.run_folder.folders import replacing_folder
 from vision_attn.metrics import METRICS
 from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import finite, read_json
-from vision_attn.task import Source
+from vision_attn.task import Source, Task
 
+KEY = "validated.json"
+"""The file of best/ that says what its metrics depend on."""
 ZERO = 1e-3
 """A metric of captions closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing
 matches. Metrics of one's own may be as small as they like."""
@@ -67,8 +69,16 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def save_best(folder: Path, task: nn.Module, data: Source, position: Position, metrics: dict[str, float]) -> None:
-    """Write best/ of the run in `folder`: everything needed to use the task with its current weights."""
+def save_best(
+    folder: Path,
+    task: nn.Module,
+    data: Source,
+    position: Position,
+    metrics: dict[str, float],
+    key: str | None = None,
+) -> None:
+    """Write best/ of the run in `folder`: everything needed to use the task with its current weights. key: what the
+    metrics depend on, if it is known; see `validated`."""
     with replacing_folder(folder / "best") as best:
         save_weights(task, best / "model.safetensors")
         data.export(best)
@@ -77,6 +87,17 @@ def save_best(folder: Path, task: nn.Module, data: Source, position: Position, m
         epoch = position.epoch + (position.batch > 0)
         text = json.dumps({"step": position.step, "epoch": epoch, **finite(metrics)}, indent=2)
         (best / "metrics_val.json").write_text(text + "\n")
+        if key is not None:
+            (best / KEY).write_text(json.dumps({"key": key}) + "\n")
+
+
+def without_best(task: Task, folder: Path) -> str:
+    """Return why best/ of the run in `folder` cannot be used; empty if it can."""
+    try:
+        check_weights(task, folder / "best")
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def best_metrics(folder: Path) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from vision_attn.data.images.resizing import RESIZING
 from vision_attn.data.photographs.pixels import View
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, read_json, replacing
@@ -29,10 +30,12 @@ Shard = dict[str, Any]
 
 
 def make_header(encoder: Any, views: Sequence[View]) -> dict[str, Any]:
-    """Return what identifies a cache: the encoder, and the name and size in bytes of each image."""
+    """Return what identifies a cache: the encoder, how photographs are resized for it, and the name and size in bytes
+    of each image."""
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
+        "pixels": RESIZING,
         "shape": [len(views), prod(encoder.layout), encoder.region_size],
         "images": listing(views),
     }
@@ -57,6 +60,13 @@ def folder_name(header: dict[str, Any]) -> str:
     parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
     parts.append(digest(header)[:12])
     return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
+def older(cache: Path, header: dict[str, Any]) -> Path | None:
+    """Return the folder of the same features as they were made before photographs were resized as they are now; None if
+    there is none."""
+    folder = cache / folder_name({key: value for key, value in header.items() if key != "pixels"})
+    return folder if folder.is_dir() else None
 
 
 def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:

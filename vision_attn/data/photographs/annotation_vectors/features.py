@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +33,9 @@ from vision_attn.data.photographs.annotation_vectors.feature_index import (
     finished_shards,
     folder_name,
     make_header,
+    older,
 )
-from vision_attn.data.photographs.pixels import View, channels_last
+from vision_attn.data.photographs.pixels import AHEAD, Pixels, View
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.console import bytes_of, progress
 from vision_attn.system.errors import UserError
@@ -96,6 +96,13 @@ class Features:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
 
+    def read(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Any:
+        """Begin a batch, in any thread; see `Pixels.read`."""
+        return rows if self.on_device else self.gather(rows, space)
+
+    def finish(self, read: Any) -> Float16[Tensor, "B L D"]:
+        return self.gather(read, None) if self.on_device else read
+
     def gather(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
         """Return the vectors of images `rows`, written into `space`. Makes no CUDA call if `space` is given."""
         if self.table is not None and space is None:
@@ -147,6 +154,12 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
             with FileLock(folder / LOCK):
                 _remove_damaged(folder, header)
         if not _finished(folder, header):
+            if not folder.exists() and (before := older(cache, header)):
+                log.warning(
+                    "%s: made when photographs were resized in another way, so their pixels differ; computing the "
+                    "annotation vectors again, in %s. Delete the former folder if no older version needs it",
+                    before, folder,
+                )  # fmt: skip
             folder.mkdir(parents=True, exist_ok=True)
             _complete(folder, header, encoder, views)
     except OSError as error:
@@ -244,22 +257,20 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
 
 
 def _write_shard(path: Path, header: dict[str, Any], encoder: Any, views: Sequence[View], bar: Any) -> dict[str, Any]:
-    unreadable: dict[str, str] = {}
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     batch = 128 if device.type == "cuda" else 16
+    pixels = Pixels(views, encoder.resolution, encoder.fit, encoder.frames, device, silent=True)
+    parts = [np.arange(first, min(first + batch, len(views))) for first in range(0, len(views), batch)]
     with replacing(path) as temporary, open(temporary, "wb") as file:
         shape = (len(views), *header["shape"][1:])
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        kind = encoder.resolution, encoder.fit, encoder.frames
-        pictures = in_threads(lambda view: view.read_or_black(*kind), views, ahead=2 * batch)
-        for first in range(0, len(views), batch):
-            images, complaints = zip(*islice(pictures, batch), strict=True)
-            found = zip(views[first:], complaints, strict=False)
-            unreadable |= {view.name: why.removeprefix(f"{view.file}: ") for view, why in found if why}
-            regions = _encode(encoder, torch.stack(images), device)
+        for read in in_threads(pixels.read, parts, ahead=AHEAD, threads=AHEAD):
+            regions = _encode(encoder, pixels.finish(read), device)
             assert regions.shape[1:] == shape[1:], f"{type(encoder)} promised {shape[1:]}, gave {regions.shape[1:]}"
             file.write(regions.numpy().tobytes())
-            bar.update(len(images))
+            bar.update(len(regions))
+    found = ((view, pixels.unreadable[view.name]) for view in views if view.name in pixels.unreadable)
+    unreadable = {view.name: why.removeprefix(f"{view.file}: ") for view, why in found}
     return {
         "file": path.name,
         "shape": list(shape),
@@ -271,5 +282,5 @@ def _write_shard(path: Path, header: dict[str, Any], encoder: Any, views: Sequen
 
 @torch.inference_mode()
 def _encode(encoder: nn.Module, images: Tensor, device: torch.device) -> Float16[Tensor, "B L D"]:
-    regions = at_least_float32(encoder(channels_last(images.to(device))))
+    regions = at_least_float32(encoder(images.to(device)))
     return regions.clamp(-65504, 65504).to("cpu", torch.float16)  # the range of float16

@@ -34,8 +34,6 @@ class Vectors:
     type of numbers.
     """
 
-    on_device = False
-
     def __init__(
         self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
     ) -> None:
@@ -91,11 +89,14 @@ class Vectors:
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
 
-    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
+    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
         """Read the vectors of views `rows`, followed by zeros where others have more. Raises UserError naming a file
         that cannot be used."""
         read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
         return torch.stack(list(read)) if self.shape[0] else padded(list(read))
+
+    def finish(self, read: Float32[Tensor, "B L D"]) -> Float32[Tensor, "B L D"]:
+        return read
 
 
 def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) -> Float[Tensor, "B L D"]:

@@ -1,0 +1,54 @@
+"""Whether the metrics of the weights that a run starts from are known already, so that it need not validate them."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vision_attn.configuration.run_settings import Run
+from vision_attn.engine.run_folder.best import KEY, best_metrics
+from vision_attn.system.bounded_yaml import read_yaml
+from vision_attn.system.errors import UserError
+from vision_attn.system.files import digest, read_json, shipped
+from vision_attn.task import Source
+
+TRAINING = ("criteria", "word_vectors")
+"""Keys of a task in a config that training alone depends on."""
+
+
+def validation_key(folder: Path, task: nn.Module, data: Source) -> str | None:
+    """What the metrics of validation depend on: the weights, the split, and the task's settings, its way of decoding
+    among them; but not the device, nor how many captions of an image `nll` is of. None where it is not known: the
+    source does not say what its split is, or the run in `folder` has no config."""
+    split, config = data.identity("val"), folder / "config.yaml"
+    if split is None or not config.is_file():
+        return None
+    settings: Any = read_yaml(config).get("task")
+    given = settings.get("init_args") if isinstance(settings, dict) else None
+    if isinstance(given, dict):
+        settings = {**settings, "init_args": {key: value for key, value in given.items() if key not in TRAINING}}
+    found = hashlib.sha256(digest([split, settings]).encode())
+    for name, tensor in sorted(task.state_dict().items()):
+        if not name.startswith(tuple(getattr(task, "own", ()))):
+            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            found.update(_bytes(tensor))
+    return found.hexdigest()
+
+
+def known_metrics(run: Run, task: nn.Module, data: Source) -> dict[str, float]:
+    """The metrics that are stored with the weights that a run starts from, if they are those of this task on this data;
+    else none."""
+    folder = shipped(run.start_from or "")
+    best = folder if folder.name == "best" else folder / "best"
+    try:
+        stored = read_json(best / KEY)
+    except (UserError, OSError):
+        return {}
+    same = isinstance(stored, dict) and stored.get("key") == validation_key(Path(run.folder), task, data)
+    return best_metrics(best.parent) if same else {}
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() if tensor.numel() else b""

@@ -1,0 +1,1 @@
+"""Where the time of a run goes: its start, waiting for data, and the parts of its steps."""
