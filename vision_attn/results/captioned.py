@@ -58,11 +58,11 @@ def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[st
     def answer(some: Sequence[tuple[str, Read]]) -> list[Any]:
         pixels: Any = [read.pixels for _, read in some]
         pixels = pixels if task.resolution is None else torch.stack(pixels).to(model.device)
-        steering = asked.wanted and task.steering(asked.wanted, [read.seen for _, read in some])
+        options: dict[str, Any] = {"placed": asked.placed}
+        if asked.wanted is not None:
+            options["steering"] = task.steering(asked.wanted, [read.seen for _, read in some])
         number = 1 if asked.captions is None else asked.captions
-        described = task.describe(
-            pixels, number, asked.strategy, decoding, placed=asked.placed, steering=steering or None
-        )
+        described = task.describe(pixels, number, asked.strategy, decoding, **options)
 
         def result(file: str, read: Read, caption: DecodedCaption) -> CaptionResult:
             way = task.way + steered_at(caption.steered)

@@ -93,8 +93,9 @@ class Captions(Captioned):
             max_words: the maximum number of words; None: no limit.
             max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
                 end. `references` keep all.
-            batch_size: images per training batch, over all processes together; auto: as many as fit into memory. Every
-                batch has captions of all lengths in the same proportions, and one of four shapes: `data.grouping`.
+            batch_size: images per training batch, over all processes together, or "auto": as many as fit into memory.
+                Every batch has captions of all lengths in the same proportions, and one of four shapes:
+                `data.grouping`.
             evaluation_batch_size: images per validation or test batch.
             rows: captions per image in a batch; an image with fewer captions repeats them.
             cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
