@@ -11,6 +11,7 @@ from PIL import Image
 from tests.web.test_serve import ask
 from vision_attn.api import load
 from vision_attn.commands import main
+from vision_attn.tasks.answer import Answering
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation
@@ -36,6 +37,12 @@ def test_an_included_model_answers_without_its_data(name, image, capsys):
     model = load(f"weights/{name}", device="cpu")
     if isinstance(model.task, Generation):
         assert model.draw(2, steps=2).images.isfinite().all()
+        return
+    if isinstance(model.task, Answering):
+        question = "where is the milk ?" if name == "stories" else "what colour is the circle ?"
+        facts = "the milk is in the kitchen ." if name == "stories" else str(image)
+        assert main(["answer", f"weights/{name}", facts, question, "--device=cpu", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["answer"] == model.answer(facts, question).text
         return
     verb = {Captioning: "caption", Classification: "classify"}[type(model.task)]
     film = model.task.unit == "film"

@@ -38,7 +38,8 @@ assert main(sys.argv[2:]) == 0
     run = write_run("sat_soft_scenes", tmp_path / "run")
     photographs = Path(__file__).parents[2] / "docs" / "photographs"
     unused = {
-        "numba", "torchvision", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin", "vision_attn.engine",
+        "numba", "torchvision", "triton", "torch.utils.flop_counter", "PIL.PalmImagePlugin",
+        "vision_attn.engine.training",
         "jinja2",
     }  # fmt: skip
     modules = imported(code, CONFIGS / "sat_soft_scenes.yaml", "caption", run, photographs)

@@ -39,7 +39,7 @@ class Sized(Points):
         self.batch_size = size
 
 
-TIMES = ("seconds", "items_per_second")
+TIMES = ("seconds", "items_per_second", "waits")
 plain = partial(torch.autocast, "cpu", enabled=False)
 
 

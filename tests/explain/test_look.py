@@ -692,7 +692,7 @@ def test_the_documents_commands_run(
         elif words[0] == "resnet50":
             assert main(["look", "squeezenet1_1", *words[1:], "--weights", "none"]) == 0
             assert (tmp_path / "seen" / "index.html").is_file()
-    assert ran == 5
+    assert ran == 7
     shown, code = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     monkeypatch.setattr(api, "load", partial(api.load, weights="none"))
     exec(compile(shown, str(DOCUMENT), "exec"), {})

@@ -113,9 +113,9 @@ def alike(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> Bool[np.ndarray, 
     a, b = (part.reshape(len(part), 3 * SIDE**2).astype(np.float32) for part in (one, other))
     differences = np.abs(a - b)
     close = (differences.mean(axis=1) <= LEVELS) & (differences.max(axis=1) <= LARGEST)
-    one, other = (part - part.mean(axis=1, keepdims=True) for part in (one, other))
-    size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
-    return close & ((one * other).sum(axis=1) >= CORRELATION * size)
+    a, b = (part - part.mean(axis=1, keepdims=True) for part in (a, b))
+    size = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+    return close & ((a * b).sum(axis=1) >= CORRELATION * size)
 
 
 def leave_out_copies(sources: Mapping[str, Found], cache: Path | None) -> None:
