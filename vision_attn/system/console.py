@@ -145,9 +145,12 @@ def to_the_end(needed: bool = True) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar."""
-    known = sorted(known)
-    close = [name for name in known if name.startswith(word)][:3] or difflib.get_close_matches(word, known, n=3)
+    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar.
+    Capitals do not matter."""
+    known, same = sorted(known), word.casefold()
+    folded = {name.casefold(): name for name in known}
+    close = [name for name in known if name.casefold().startswith(same)][:3]
+    close = close or [folded[name] for name in difflib.get_close_matches(same, folded, n=3)]
     if close:
         return f"; did you mean {' or '.join(close)}?"
     return f"; choose from: {', '.join(known)}" if len(known) in range(1, 40) else ""
