@@ -32,6 +32,13 @@ def test_no_start_is_an_error_where_the_task_is_that_of_the_start(null: str) -> 
     assert config.run.start_from is None
 
 
+def test_a_wrong_size_of_batches_names_the_automatic_one() -> None:
+    with pytest.raises(
+        UserError, match="data.batch_size: expected an int, got 'automatic'; auto finds a size that fits"
+    ):
+        read(FINETUNE, ["--data.batch_size=automatic"])
+
+
 def test_weights_of_another_encoder_are_told_in_one_sentence(tmp_path: Path) -> None:
     save_file({"encoder.body.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     task = Plane(Points())

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vision_attn.configuration.another_network import NAME, with_network
-from vision_attn.configuration.automatic_batch import AUTO, is_automatic, placed, with_placeholder
+from vision_attn.configuration.automatic_batch import AUTO, is_automatic, named, placed, with_placeholder
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options, value_of
 from vision_attn.configuration.parts import Part, built, plain
@@ -74,7 +74,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     run = content.get("run")
     if run is None or isinstance(run, dict):
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
-    with located(path, options):
+    with located(path, options), named():
         found = Reader(Names()).all(parameters(), content, "", options)
     config = Config(**found | {"run": built(found["run"])})
     if automatic:
