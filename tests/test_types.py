@@ -1,5 +1,6 @@
 """The types of the package: mypy finds no error in it, and it and basedpyright know what a user's script gets."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -28,13 +29,14 @@ from vision_attn.results.faithfulness import MeasureResult
 from vision_attn.results.result_list import ResultList
 
 model = vision_attn.load()
-assert_type(model, Model)
+assert_type(model, vision_attn.Model)
+assert_type(model.caption("photo.jpg").score, float | None)
 assert_type(vision_attn.load(Path("runs/mine")), Model)
 assert_type(vision_attn.load("runs/mine"), Model | Explainer)
 assert_type(vision_attn.load_model("runs/mine"), Model)
 assert_type(vision_attn.load_explainer("vit_b_16"), Explainer)
 
-assert_type(model.caption("photo.jpg"), CaptionResult)
+assert_type(model.caption("photo.jpg"), vision_attn.CaptionResult)
 assert_type(model.caption(b"the bytes of a file", beams=3), CaptionResult)
 assert_type(model.caption(["a.jpg", "b.jpg"]), ResultList[CaptionResult])
 assert_type(model.caption(["a.jpg", "b.jpg"])[1:], ResultList[CaptionResult])
@@ -70,12 +72,19 @@ def cache(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("mypy")
 
 
-def check(checker: list[str], script: str, folder: Path) -> subprocess.CompletedProcess:
+def check(checker: list[str], script: str, folder: Path, *others: str) -> subprocess.CompletedProcess:
+    """Check scripts, each by itself."""
     pytest.importorskip(checker[0])
-    (folder / "script.py").write_text(script)
-    return subprocess.run(
-        [sys.executable, "-m", *checker, str(folder / "script.py")], cwd=ROOT, capture_output=True, text=True
-    )
+    files = [folder / f"script{number or ''}.py" for number in range(1 + len(others))]
+    for file, text in zip(files, (script, *others), strict=True):
+        file.write_text(text)
+    return subprocess.run([sys.executable, "-m", *checker, *map(str, files)], cwd=ROOT, capture_output=True, text=True)
+
+
+def documented() -> list[str]:
+    """The blocks of Python of the README, and of the part of docs/captioning.md that is about it."""
+    part = (ROOT / "docs" / "captioning.md").read_text().split("\n## In Python\n")[1]
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text() + part, re.DOTALL)
 
 
 PINNED = (ROOT / "constraints.txt").read_text()
@@ -91,8 +100,9 @@ def test_mypy_finds_no_error_in_the_package():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_mypy_knows_every_result(cache, tmp_path):
-    checked = check([*MYPY, str(cache)], SCRIPT, tmp_path)
+def test_mypy_knows_every_result_and_finds_no_error_in_the_documented_scripts(cache, tmp_path):
+    assert len(documented()) == 3
+    checked = check([*MYPY, str(cache)], SCRIPT, tmp_path, *documented())
     assert checked.returncode == 0, checked.stdout + checked.stderr
     checked = check([*MYPY, str(cache)], WRONG, tmp_path)
     assert "2 errors" in checked.stdout and '"CaptionResult" has no attribute "txt"' in checked.stdout
@@ -113,4 +123,6 @@ def test_the_type_of_an_included_name_is_that_of_every_included_run():
 def test_the_public_names_are_those_that_are_meant():
     import vision_attn
 
-    assert dir(vision_attn) == sorted(["UserError", "__version__", "load", "load_explainer", "load_model"])
+    names = ["CaptionResult", "Model", "UserError", "__version__", "load", "load_explainer", "load_model"]
+    assert dir(vision_attn) == sorted(names)
+    assert vision_attn.CaptionResult.__name__ == "CaptionResult" and vision_attn.Model.__name__ == "Model"

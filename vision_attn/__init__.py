@@ -1,19 +1,20 @@
 """Image captioning and recurrent visual attention: models that look, trained, measured and shown.
 
 `vision_attn.load(NAME)` opens a trained run, or a model of another library: see `vision_attn/api.py`, and
-`__init__.pyi` for what type checkers read. What you can mend (a file,
-a key, an argument) raises `vision_attn.UserError`, a ValueError.
+`__init__.pyi` for what type checkers read. A run is a `vision_attn.Model`, and each of its captions a
+`vision_attn.CaptionResult`. What you can mend (a file, a key, an argument) raises `vision_attn.UserError`, a
+ValueError.
 """
 
 from vision_attn.system.errors import UserError
 
 __version__ = "1.1.0"
-__all__ = ["UserError", "load", "load_explainer", "load_model"]
+__all__ = ["CaptionResult", "Model", "UserError", "load", "load_explainer", "load_model"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the functions of `vision_attn/api.py` when they are used: they need torch, and `import vision_attn` does
-    not."""
+    """Import the functions and classes of `vision_attn/api.py` when they are used: they need torch, and `import
+    vision_attn` does not."""
     if name in __all__:
         from importlib import import_module
 

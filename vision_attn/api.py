@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from vision_attn.results.decoded import CaptionResult
 from vision_attn.results.explainer import Explainer, is_run_name
 from vision_attn.results.model import Model
 from vision_attn.results.opening import open_model
 from vision_attn.results.pretrained import open_pretrained
 from vision_attn.system.errors import UserError
 
-__all__ = ["Explainer", "Included", "Model", "load", "load_explainer", "load_model"]
+__all__ = ["CaptionResult", "Explainer", "Included", "Model", "load", "load_explainer", "load_model"]
 
 Included = Literal[
     "weights/draw_mnist", "weights/draw_mnist32", "weights/draw_mnist64", "weights/draw_reader_cluttered100",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,13 @@ def test_the_command_prints_answers_and_what_hops_read(tmp_path, monkeypatch, ca
     assert main(["answer", "weights/scene_questions", "--example", "2", "--json", "what color is the circle?"]) == 0
     printed, told = capsys.readouterr()
     assert json.loads(printed)["unknown"] == ["color"] and "did you mean colour?" in told
+
+
+def test_what_is_unknown_is_said_before_the_answer(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    assert main(["answer", "weights/stories", STORY, "Where is the lamp?"]) == 0
+    remark, answer, *_ = capsys.readouterr().out.splitlines()
+    assert remark.endswith("may answer wrongly: lamp") and answer.startswith("Where is the lamp?\t")
 
 
 def test_the_command_draws_a_scene_and_says_its_answer(tmp_path, monkeypatch, capsys) -> None:

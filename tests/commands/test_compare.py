@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 from xml.dom import minidom
 
 import pytest
@@ -55,7 +56,21 @@ def test_keys_that_differ_and_metrics_are_a_table(runs, capsys):
     head, *rows = capsys.readouterr().out.splitlines()
     assert re.split("  +", rows[0])[2:] == ["1.0", "20", "0.7500", "-", "-", "-"] and len(rows) == 2
     assert main(["compare", runs[0], "--metrics", "pointing", "none"]) == 0
-    assert capsys.readouterr().err == "vision-attn: no run has none\n"
+    assert capsys.readouterr().err == "vision-attn: no run has none; choose from: BLEU-4, pointing, seed, step\n"
+    assert main(["compare", *runs, "--metrics", "bleu4"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"vision-attn: {runs[2]} has no test metrics: vision-attn eval {runs[2]}",
+        "vision-attn: no run has bleu4; did you mean BLEU-4?",
+    ]
+
+
+def test_a_figure_shows_the_metrics_that_are_named(runs, tmp_path, capsys):
+    for names, shown in ((["BLEU-4", "nil"], {"val/BLEU-4"}), (["loss"], {"loss"}), (["nil"], set())):
+        figure = tmp_path / f"{names[0]}.svg"
+        assert main(["compare", *runs, "--figure", str(figure), "--metrics", *names]) == 0
+        told = figure.read_text() if shown else ""
+        assert {name for name in ("val/BLEU-4", "loss") if f">{name}<" in told} == shown
+    assert f"{tmp_path / 'nil.svg'} is not drawn: no run has nil" in capsys.readouterr().err
 
 
 def test_no_line_is_wider_than_a_terminal(runs, tmp_path, capsys):
@@ -115,7 +130,7 @@ def test_a_key_of_a_class_that_others_lack_is_counted(runs, capsys):
     assert more == "2 more keys are of classes that only some of the runs have: --json"
 
 
-def clutter(name: str = "Clutter", **arguments: int) -> dict:
+def clutter(name: str = "Clutter", **arguments: Any) -> dict:
     return {"data": {"class_path": f"a.{name}", "init_args": arguments}}
 
 
@@ -126,6 +141,8 @@ def clutter(name: str = "Clutter", **arguments: int) -> dict:
         (clutter(canvas=100), "their test sets differ in data.canvas: 60 and 100"),
         (clutter("Digits", canvas=60), "their test sets differ in data: Clutter and Digits"),
         (clutter(canvas=60, batch_size=3), ""),
+        (clutter(canvas=60, words="cased"), "their test sets differ in data.words: spaces and cased"),
+        (clutter(canvas=60, words=None), "their test sets differ in data.words: spaces and cased"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_stands_in_tables_of_its_own(change, reason, runs, capsys):
@@ -133,6 +150,7 @@ def test_what_cannot_be_compared_stands_in_tables_of_its_own(change, reason, run
         file = Path(folder) / "config.yaml"
         config = yaml.safe_load(file.read_text()) | clutter(canvas=60) | changed
         file.write_text(yaml.safe_dump(config, sort_keys=False))
+    (Path(runs[2]) / "best" / "vocabulary.json").write_text('{"words": "cased"}')  # of a run that begins with it
     assert main(["compare", *runs]) == 0
     printed = capsys.readouterr().out
     assert printed.count("val BLEU-4") == (2 if reason else 1)

@@ -46,6 +46,15 @@ def test_quiet_prints_results_and_errors_alone(folder, tmp_path, capsys) -> None
     assert caption(folder, capsys, f"--out={tmp_path}")[1] == told  # it is quiet for one call alone
 
 
+def test_train_prints_its_best_metrics_alone(tmp_path, capsys) -> None:
+    """Of a log with the loss of epochs, the data and remarks. The lines of Weights & Biases are off too."""
+    small = [f"--run.{pair}" for pair in ("epochs=1", "device=cpu", "warmup=1")]
+    small += [f"--data.{pair}" for pair in ("batch_size=8", "epoch_images=16", "val_images=8")]
+    assert main(["train", "sat_soft_scenes", f"--run.folder={tmp_path / 'run'}", *small, "--quiet"]) == 0
+    out, told = capsys.readouterr()
+    assert out.startswith("best on validation: ") and out.count("\n") == 1 and not told
+
+
 def test_a_mistake_is_told_quietly_too(folder, capsys) -> None:
     assert main(["caption", str(folder / "run"), "nothing.png", "--quiet", "--task.beems=2"]) == 1
     assert "did you mean beams" in capsys.readouterr().err

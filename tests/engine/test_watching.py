@@ -1,6 +1,7 @@
 """Where a run is watched: TensorBoard, and Weights & Biases without an account."""
 
 import json
+import os
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from vision_attn.engine import watching
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
+from vision_attn.system.console import log_to_terminal
 from vision_attn.system.errors import UserError
 from vision_attn.viz.attention import write_sheet
 
@@ -140,6 +142,19 @@ def test_without_an_account_or_a_terminal_weights_and_biases_log_offline(tmp_pat
     said = capfd.readouterr().out
     assert f"wandb login` and then `wandb sync {tmp_path}/run/wandb/offline-run-*` send it" in said
     assert said.startswith("wandb logs offline (No API key") and list(tmp_path.glob("run/wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_weights_and_biases_are_silent_with_quiet(quiet, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: SimpleNamespace()))
+    monkeypatch.setenv("WANDB_SILENT", "")  # so that it is as before after this test
+    monkeypatch.delenv("WANDB_SILENT")
+    log_to_terminal(quiet=quiet)
+    try:
+        watching.WandB(tmp_path)
+    finally:
+        log_to_terminal()
+    assert os.environ.get("WANDB_SILENT") == ("true" if quiet else None)
 
 
 def test_a_mode_that_was_asked_for_stays(tmp_path, monkeypatch, capsys):

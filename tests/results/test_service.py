@@ -155,7 +155,7 @@ def test_the_services_of_the_document_answer_several_at_once(number: int, librar
     exec(examples[number].replace('"weights/photographs"', repr(str(run))), names)
     headers = [(b"content-type", b"multipart/form-data; boundary=end")] if library == "fastapi" else []
 
-    async def answer(content: bytes) -> tuple[int, dict[str, str]]:
+    async def answer(content: bytes, path: str = "/caption", method: str = "POST") -> tuple[int, dict[str, str]]:
         if library == "fastapi":
             head = b'--end\r\nContent-Disposition: form-data; name="photograph"; filename="photo.png"\r\n\r\n'
             content = head + content + b"\r\n--end--\r\n"
@@ -171,8 +171,8 @@ def test_the_services_of_the_document_answer_several_at_once(number: int, librar
 
         scope = {
             "type": "http",
-            "method": "POST",
-            "path": "/caption",
+            "method": method,
+            "path": path,
             "headers": headers,
             "scheme": "http",
             "http_version": "1.1",
@@ -187,6 +187,7 @@ def test_the_services_of_the_document_answer_several_at_once(number: int, librar
     async def answers(*contents: bytes) -> list[tuple[int, dict[str, str]]]:
         return await asyncio.gather(*map(answer, contents))
 
+    assert asyncio.run(answer(b"", "/health", "GET")) == (200, {"status": "ok"})
     names["LARGEST"] = 100_000
     images = [encoded(seed) for seed in range(4)]
     found = asyncio.run(answers(*images, b"no image", bytes(100_001)))

@@ -149,8 +149,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         assert said["words"][1]["word"] == color and said["steered"] == [2]
     assert main([*command, "--attend=2-3:0,0", "--out", str(tmp_path / "out")]) == 0
     assert "but a chosen place at words 2, 3" in (tmp_path / "out/index.html").read_text()
-    for wrong, told in ((["--strength=1"], "add --attend"), (["--attend=0,0"], "give a word and a place")):
+    for wrong, told in ((["--strength=1"], "add --attend"), (["--attend=Hund:0.8,0.8"], "give the number of a word")):
         assert main([*command, *wrong]) == 1 and told in capsys.readouterr().err
     assert (
         main([*command, "--attend=2:0,0", "--attend=2:1,1"]) == 1 and "has a place already" in capsys.readouterr().err
     )
+
+
+def test_the_command_says_that_it_looked_and_nothing_changed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scenes()[0][0].save(tmp_path / "scene.png")
+    command = ["caption", "weights/drawn_scenes", str(tmp_path / "scene.png"), "--device=cpu"]
+    for options, told in (
+        (["--attend=1:0,0"], "looked at the place of --attend, and the caption stays what it was: "),
+        (["--attend=2:0,0", "--strength=0"], "--attend changed nothing, since the caption ends before its words, or"),
+    ):
+        assert main([*command, *options]) == 0
+        assert told in capsys.readouterr().err
+    model = vision_attn.load("weights/drawn_scenes", device="cpu")
+    own = model.caption(tmp_path / "scene.png").text
+    spot = next(
+        f"{x},{y}" for x in (-0.6, 0.0, 0.6) for y in (-0.6, 0.0, 0.6)
+        if model.caption(tmp_path / "scene.png", attend={2: (x, y)}).text != own
+    )  # fmt: skip
+    assert main([*command, f"--attend=2:{spot}"]) == 0 and not capsys.readouterr().err

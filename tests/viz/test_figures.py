@@ -255,7 +255,7 @@ def test_chosen_words_are_columns_and_what_has_none_is_left_out(capsys: pytest.C
     assert lefts[:3] == lefts[3:], "there are no gaps"
     assert len(figure.axes) == 2 * 3 + 1  # and the colour bar
     said = capsys.readouterr().err
-    assert 'no caption has the word "cat"' in said and "left out of the figure, without a map to show: no word" in said
+    assert 'no caption has the word "cat"' in said and "left out of the figure, without a map to show: dog.jpg" in said
     with pytest.raises(UserError, match='no caption has the word "cat"; the words are "a", "dog", "horse", '):
         results.figure(words=["cat"])
     for options, panels in (({}, 3), ({"maps": False}, 2), ({"width": 2}, 2), ({"width": 2, "maps": True}, 3)):
@@ -283,9 +283,26 @@ def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
     assert "max: the largest share of the weight in a region; of an even map: 0.02" in figure.texts[-2].get_text()
 
 
-def test_a_figure_is_no_roll_of_paper() -> None:
+def test_a_figure_is_no_roll_of_paper(capsys: pytest.CaptureFixture) -> None:
+    figure = ResultList([captioned("a dog")] * 12).figure(width=50, dpi=10)
+    kept = len(figure.axes) // 3
+    assert 4 <= kept < 12 and 80 < figure.get_figheight() <= 100
+    assert f"the figure shows the first {kept} of 12 images" in capsys.readouterr().err
     with pytest.raises(UserError, match="inches high: draw fewer images"):
-        ResultList([captioned("a dog")] * 6).figure(width=50, dpi=10)
+        captioned("a dog " * 60 + "runs").figure(width=1, dpi=10)
+
+
+def test_a_content_word_is_drawn_even_if_its_map_is_even(capsys: pytest.CaptureFixture) -> None:
+    flat = torch.ones(3, 7, 7) / 49
+    flat[0, 3, 3] = 1.0  # of an article, which pages do not show at rest
+    options = {"alpha": flat, "content": [False, True, True]}
+    figure = ResultList([captioned("Ein Hund rennt", **options)] * 2).figure()
+    notes = [text.get_text() for text in figure.texts]
+    assert any(note.startswith("Hund") for note in notes) and not any(note.startswith("Ein · ") for note in notes)
+    several = [captioned("Ein Hund"), *[captioned(f"Ein {number}", alpha=None) for number in range(9)]]
+    ResultList(several).figure()
+    said = capsys.readouterr().err
+    assert "without a map to show: " in said and "and 6 more" in said and "Ein 3" not in said
 
 
 def test_each_image_needs_the_same_methods() -> None:

@@ -17,10 +17,12 @@ TRAINING = frozenset(
     for name in (
         "batch_size", "cache", "crops", "download", "epoch_images", "evaluation_batch_size", "features", "flips",
         "function_words", "lengths", "max_length", "min_count", "residency", "rows", "shift", "shuffle", "train",
-        "turns", "val_images", "verify", "vocabulary", "vocabulary_images", "words",
+        "turns", "val_images", "verify", "vocabulary", "vocabulary_images",
     )
 )  # fmt: skip
 """Keys of the data that change training, or how files are read, but not which images are in the test set."""
+UNSAID = {"data.words": "spaces"}
+"""What a run has that says nothing of a key of `Compared.test_set`: references are split as captions are."""
 HEADLINES = (
     "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "pointing", "error", "error_sequence", "bound", "nll",
 )  # fmt: skip
@@ -96,7 +98,7 @@ def unlike(first: Compared, second: Compared) -> str:
             return "they have no metric in common"
         keys = dict.fromkeys(key for key in told[0] if key in told[1])
     for key in keys:
-        values = [_text(one.get(key)) for one in told]
+        values = [_text(one.get(key, UNSAID.get(key))) for one in told]
         if values[0] != values[1]:
             return f"their test sets differ in {key}: {' and '.join(shortest(values))}"
     counts = [one.test.get("images") for one in (first, second)]
@@ -186,13 +188,16 @@ def labelled(one: Compared) -> str:
     return f"{one.number} {one.name}"
 
 
-def curves(runs: Iterable[Compared]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """By the name of a number and the label of a run, what its log says of it."""
+def curves(
+    runs: Iterable[Compared], wanted: Sequence[str] | None = None
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """By the name of a number and the label of a run, what its log says of it. wanted: of these metrics alone."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for one in runs:
         for line in one.lines:
             for name, value in line.items():
-                if name not in NO_CURVES and is_number(value) and is_number(line.get("step")):
+                asked = not wanted or name.rpartition("/")[2] in wanted
+                if asked and name not in NO_CURVES and is_number(value) and is_number(line.get("step")):
                     points = found.setdefault(name, {}).setdefault(labelled(one), [])
                     points.append((float(line["step"]), float(value)))
     return found

@@ -84,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
     results: Any = model.answer(facts, questions)
     with to_the_end(bool(arguments.out or arguments.figure)):
         for result in results:
-            told(result, as_json=arguments.json)
-            if text := hint(result):
+            if text := hint(result):  # first, or it would scroll away below a long answer
                 complain(text)
+            told(result, as_json=arguments.json)
         if arguments.out:
             with old_pictures_removed(arguments.out):
                 complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")

@@ -45,7 +45,7 @@ from vision_attn.commands._run_options import (
     names_after_options,
     open_with,
 )
-from vision_attn.system.console import complain, progress, say
+from vision_attn.system.console import complain, few, progress, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, replacing, shipped
 
@@ -126,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_figure(arguments, drawable, figure | look_of(arguments))
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
+        if arguments.attend:
+            found.notes.extend(unmoved(best, model.caption, options))
         words = getattr(model.task, "vocabulary", None)
         found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
     return 1 if found.complaints else 0
@@ -181,7 +183,10 @@ def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
         words, colon, place = text.partition(":")
         ends = words.split("-")
         if not (colon and place and len(ends) <= 2 and all(end.isascii() and end.isdigit() for end in ends)):
-            raise UserError(f"--attend {text}: give a word and a place, such as 3:0.3,-0.2 or 3-5:mask.png")
+            raise UserError(
+                f"--attend {text}: give the number of a word in the caption, from 1, and a place, "
+                "such as 3:0.3,-0.2 or 3-5:mask.png"
+            )
         between = (int(ends[0]), int(ends[1])) if len(ends) == 2 else int(ends[0])
         if between in found:
             raise UserError(f"--attend {text}: word {words} has a place already")
@@ -222,6 +227,20 @@ def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> 
         except UserError as error:
             complaints.append(str(error))
     return found
+
+
+def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> Iterator[str]:
+    """Say of how many photographs the caption is what it is without `--attend`, which takes another search of each."""
+    own = {key: value for key, value in options.items() if key not in ("attend", "strength")}
+    own |= {"placed": False, "unreadable": []}
+    plain = {several[0].file: several[0].text for several in caption((one.image for one in results), **own)}
+    same = [one for one in results if plain.get(one.file) == one.text]
+    looked = [one.file for one in same if one.steered]
+    early = [one.file for one in same if not one.steered]
+    if looked:
+        yield f"looked at the place of --attend, and the caption stays what it was: {few(looked)}"
+    if early:
+        yield f"--attend changed nothing, since the caption ends before its words, or its --strength is 0: {few(early)}"
 
 
 def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any = None) -> Iterator[str]:

@@ -36,7 +36,7 @@ from vision_attn.commands._comparison import (
 from vision_attn.commands._files import add_figure_arguments, check_writable, figure_options, place
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.commands._run_options import best_of, measured_in
-from vision_attn.system.console import complain, say
+from vision_attn.system.console import complain, say, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object for each run, with all metrics")
     parser.add_argument("--out", type=place, metavar="FOLDER", help="write a page with the tables and all curves")
-    add_figure_arguments(parser, "small charts of the curves of all runs, or of test metrics")
+    add_figure_arguments(
+        parser, "small charts of the curves of all runs, or of test metrics; of --metrics alone, if they are given"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,8 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes: list[str] = []
     runs = [compared(folder, number, notes) for number, folder in enumerate(arguments.runs, start=1)]
     known = {name for one in runs for name in (*one.val, *one.test)}
-    if unknown := [name for name in arguments.metrics or () if name not in known]:
-        notes.append(f"no run has {', '.join(unknown)}")
+    notes.extend(f"no run has {name}{suggest(name, known)}" for name in arguments.metrics or () if name not in known)
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.commands._compared_page import write_compared
 
@@ -93,11 +94,17 @@ def _figure(runs: Sequence[Compared], wanted: Sequence[str] | None, path: Path, 
     from vision_attn.viz.figures.drawing import save
     from vision_attn.viz.figures.paper import Paper
 
-    lines, bars = curves(runs), tested(runs, wanted)
+    lines, bars = curves(runs, wanted), tested(runs, wanted)
     if not lines and not bars:
-        return f"{path} is not drawn: these runs have neither metrics.jsonl nor metrics_test.json"
+        what = (
+            f"no run has {' or '.join(wanted)}"
+            if wanted
+            else "these runs have neither metrics.jsonl nor metrics_test.json"
+        )
+        return f"{path} is not drawn: {what}"
     drawn = curves_figure(lines, Paper(**options)) if lines else bars_figure(bars, Paper(**options))
-    told = "" if lines else ", with bars of test metrics: these runs have no metrics.jsonl, so there are no curves"
+    without = "no curves of these metrics" if wanted else "no metrics.jsonl, so there are no curves"
+    told = "" if lines else f", with bars of test metrics: these runs have {without}"
     return f"drawn: {save(drawn, path)}{told}"
 
 
@@ -124,8 +131,14 @@ def compared(folder: Path, number: int, notes: list[str]) -> Compared:
         was = test["step"]
         notes.append(f"{name}: its test metrics are of step {was}, its weights of step {now}: vision-attn eval {name}")
         test = {}
+    elif not test:
+        notes.append(f"{name} has no test metrics: vision-attn eval {name}")
+    keys = flat(moved(read_yaml(config)))
+    if "data.words" in keys:  # as its vocabulary splits captions, where the config leaves that to it
+        vocabulary = _read(config.parent / "vocabulary.json") or _read(folder / "best" / "vocabulary.json")
+        keys["data.words"] = vocabulary.get("words") or keys["data.words"]
     return Compared(
-        name, flat(moved(read_yaml(config))), val, test, _lines(folder / "metrics.jsonl"),
+        name, keys, val, test, _lines(folder / "metrics.jsonl"),
         _read(folder / "last" / "position.json"), number,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import add_config, read_config
-from vision_attn.system.console import complain, end_progress, plural, say, unit_of
+from vision_attn.system.console import complain, end_progress, log_lines, plural, say, unit_of
 from vision_attn.system.memory import collected_later
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the config, claim the folder, build and train. Raises UserError for errors in config, data or folder."""
-    with collected_later():
+    with collected_later(), log_lines():
         from vision_attn.configuration.config import build
         from vision_attn.data.photographs.captions import Captions
         from vision_attn.data.words import Spaces
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         keep_batch_size(config)
         parts = build(config)
     first = os.environ.get("RANK", "0") == "0"
-    with leaving_at_once(config.run.compile), training(config) as folder:
+    with log_lines(), leaving_at_once(config.run.compile), training(config) as folder:
         if first:
             epochs = plural(config.run.epochs, "epoch")
             say(f"training {arguments.config} for {epochs} into {folder}")
@@ -52,9 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         unit = "film" if films else "image"
         # The included captioner, from which finetune_photographs starts, knows words of this kind alone.
         photographs = isinstance(parts["data"], Captions) and not films and parts["data"].words in (None, Spaces.kind)
-        for line in (*sameness(metrics, unit, photographs=photographs), *cut_short(metrics), *without_softmax(metrics)):
-            say(line)
-        say(f"evaluate it with: vision-attn eval {folder}{trusting(config)}")
+        remarks = *sameness(metrics, unit, photographs=photographs), *cut_short(metrics), *without_softmax(metrics)
+        with log_lines():
+            for line in (*remarks, f"evaluate it with: vision-attn eval {folder}{trusting(config)}"):
+                say(line)
     return 0
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from vision_attn.configuration.run_settings import Run
 from vision_attn.system.bounded_yaml import flat, read_yaml
-from vision_attn.system.console import reason_of, say
+from vision_attn.system.console import is_quiet, reason_of, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 
@@ -60,8 +60,11 @@ class WandB:
         """Start with the config of the folder; project, name and id are those of the environment where that sets them.
 
         Without an account, or where the service cannot be reached, the run is logged offline, and a line says how to
-        send it. wandb asks for an account itself where there is a terminal.
+        send it. wandb asks for an account itself where there is a terminal. With --quiet it prints nothing, unless
+        WANDB_SILENT says otherwise.
         """
+        if is_quiet():
+            os.environ.setdefault("WANDB_SILENT", "true")
         import wandb
 
         ours = {"project": "vision_attn", "name": folder.name}  # An argument would win over the environment.

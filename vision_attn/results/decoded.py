@@ -79,10 +79,16 @@ class CaptionResult(DecodedResult):
     def record(self, *, maps: bool = False) -> dict[str, Any]:
         """`score` is what captions of an image are ordered by; `times` are those of the frames of a film; `steered` are
         the words, from 1, whose maps are not the model's own, if there are any."""
-        record: dict[str, Any] = {"caption": self.text, "score": self.described.score, "cut": self.cut}
+        record: dict[str, Any] = {"caption": self.text, "score": self.score, "cut": self.cut}
         record |= {"times": self.times} if self.frames > 1 else {}
         record |= {"steered": [*self.steered]} if self.steered else {}
         return record | super().record(maps=maps)
+
+    @property
+    def score(self) -> float | None:
+        """What captions of an image are ordered by, in nats: log p of all words and the end, of a beam divided by their
+        number to the power `length_power`. None if nothing was decoded."""
+        return self.described.score
 
     @property
     def steered(self) -> Sequence[int]:

@@ -21,6 +21,8 @@ SECONDS = 30.0
 """Between two lines of progress if standard error is not a terminal."""
 _quiet = False
 """Whether `complain` prints errors alone, and no progress is shown: set by `log_to_terminal`."""
+_logging = False
+"""Within `log_lines`: whether lines of `say` are of a log, not results."""
 
 
 def progress(
@@ -56,9 +58,26 @@ def end_progress() -> None:
 
 
 def say(*columns: str) -> None:
-    """Print one line on standard output, above any progress bar; columns are separated by tabs."""
-    if sys.stdout is not None:
+    """Print one line on standard output, above any progress bar; columns are separated by tabs. With --quiet, no line
+    of `log_lines`."""
+    if sys.stdout is not None and not (_quiet and _logging):
         _write("\t".join(map(printable, columns)), sys.stdout)
+
+
+@contextmanager
+def log_lines() -> Iterator[None]:
+    """Within this context, `say` prints the log of long work, such as training, which --quiet leaves out."""
+    global _logging
+    before, _logging = _logging, True
+    try:
+        yield
+    finally:
+        _logging = before
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given."""
+    return _quiet
 
 
 def unit_of(metric: str) -> str:
@@ -126,9 +145,12 @@ def to_the_end(needed: bool = True) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar."""
-    known = sorted(known)
-    close = [name for name in known if name.startswith(word)][:3] or difflib.get_close_matches(word, known, n=3)
+    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar.
+    Capitals do not matter."""
+    known, same = sorted(known), word.casefold()
+    folded = {name.casefold(): name for name in known}
+    close = [name for name in known if name.casefold().startswith(same)][:3]
+    close = close or [folded[name] for name in difflib.get_close_matches(same, folded, n=3)]
     if close:
         return f"; did you mean {' or '.join(close)}?"
     return f"; choose from: {', '.join(known)}" if len(known) in range(1, 40) else ""

@@ -45,15 +45,20 @@ def even(alpha: Float[Tensor, "T *F Y X"]) -> Bool[Tensor, "T"]:
 
 
 def sharpest_word(
-    words: Sequence[str], alpha: Float[Tensor, "T *F Y X"], content: Sequence[bool] | None = None
+    words: Sequence[str],
+    alpha: Float[Tensor, "T *F Y X"],
+    content: Sequence[bool] | None = None,
+    *,
+    uniform: bool = False,
 ) -> int | None:
     """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
-    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`."""
+    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: nearly
+    uniform maps count too, for who has to show one."""
     marks = content_marks(words, content)
     found = [
         (entropy, index)
         for index, (content_word, entropy) in enumerate(zip(marks, relative_entropy(alpha).tolist(), strict=True))
-        if content_word and entropy < 1 - EVEN
+        if content_word and entropy < (math.inf if uniform else 1 - EVEN)
     ]
     return min(found)[1] if found else None
 

@@ -1,6 +1,7 @@
 """Panels in rows: pictures of one width, each with a line above and a note below, on a page whose height follows."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from PIL import Image
 
+from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
 from vision_attn.viz.figures.paper import Paper
@@ -30,6 +32,9 @@ BAR = 1.7, 0.08
 
 HIGHEST = 100
 """Of a figure, in inches: a PDF of Acrobat ends at 200, a PNG of matplotlib at 65,536 dots."""
+
+FRAME = 1.5
+"""The height of what stands above and below the panels, at most, in inches."""
 
 Mark = Callable[[Axes], object]
 """Draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
@@ -80,6 +85,24 @@ def width_of(columns: int, paper: Paper) -> float:
     return (paper.width - 2 * MARGIN - (columns - 1) * GAP) / columns
 
 
+def fitting(rows: Sequence[Sequence[Line]], paper: Paper) -> list[Line]:
+    """The lines of the rows, one for each image, that a figure has room for, at least of the first. Says how many."""
+    columns = max(len(line.panels) for row in rows for line in row)
+    with drawing(paper):
+        page = _Page(paper, TALLEST)
+        page.paragraph(paper.title, HEAD, paper.ink)
+        page.down(FRAME)
+        for number, row in enumerate(rows):
+            for line in row:
+                page.paragraph(line.title, TITLE, paper.ink)
+                page.down(page.heights(line.panels, width_of(columns, paper)).all)
+            if page.top > HIGHEST and number:
+                told = f"{number} of {len(rows)} images: no figure is higher than {HIGHEST} inches"
+                complain(f"the figure shows the first {told}")
+                return [*chain(*rows[:number])]
+        return [*chain(*rows)]
+
+
 def drawn(
     lines: Sequence[Line],
     paper: Paper,
@@ -106,6 +129,18 @@ def drawn(
             page.line(line.panels, width, number)
         page.end(bar, foot)
         return page.finished()
+
+
+class _Heights(NamedTuple):
+    """Of a line of panels, in inches: its titles, its pictures and its notes."""
+
+    above: float
+    tall: float
+    below: float
+
+    @property
+    def all(self) -> float:
+        return self.above + self.tall + self.below + 0.03 * bool(self.below) + GAP
 
 
 class _Page:
@@ -155,11 +190,8 @@ class _Page:
 
     def line(self, panels: Sequence[Panel | None], width: float | int, number: int) -> None:
         """Draw panels side by side, and go down."""
-        there = [panel for panel in panels if panel is not None]
-        above = TITLE * LINE * any(panel.title for panel in there)
-        below = NOTE * LINE * any(panel.note for panel in there)
-        shapes = [self.shape(panel.picture, width) for panel in there]
-        tall = max(height for _, height in shapes)
+        heights = self.heights(panels, width)
+        above, tall, _ = heights
         for column, panel in enumerate(panels):
             if panel is None:
                 continue
@@ -176,7 +208,13 @@ class _Page:
             axes.set(xlim=(-1, 1), ylim=(1, -1))
             self._axes.append((axes, x, self.top + above, across, high))
             self.write(panel.note, NOTE, x, width, self.paper.quiet, below=above + tall + 0.03)
-        self.down(above + tall + below + 0.03 * bool(below) + GAP)
+        self.down(heights.all)
+
+    def heights(self, panels: Sequence[Panel | None], width: float | int) -> _Heights:
+        there = [panel for panel in panels if panel is not None]
+        tall = max(self.shape(panel.picture, width)[1] for panel in there)
+        above, below = any(panel.title for panel in there), any(panel.note for panel in there)
+        return _Heights(TITLE * LINE * above, tall, NOTE * LINE * below)
 
     def shape(self, picture: Image.Image, width: float | int) -> tuple[float, float]:
         """Width and height of a picture in a panel, in inches."""

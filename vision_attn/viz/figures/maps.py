@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -15,13 +16,13 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell
-from vision_attn.system.console import complain
+from vision_attn.system.console import complain, few
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, width_of, wrapped
+from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, fitting, width_of, wrapped
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import frames_of, on_strip
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares
@@ -98,16 +99,17 @@ def rows_figure(
     """A row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such as
     methods: of each photograph there is an item for each label. titles: of rows.
 
-    Rows without any word that is asked for, and words without any row, are left out, and a line says so. Where a row
-    lacks one of the words, each panel has its word above it, without gaps. Raises UserError if nothing is left.
+    Rows without any word that is asked for, words without any row, and rows for which the figure has no room are left
+    out, and a line says so. Where a row lacks one of the words, each panel has its word above it, without gaps. Raises
+    UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     found = [[_chosen(item, words) for item in items] for items in rows]
     kept = [number for number, row in enumerate(found) if any(one for some in row for one in some)]
     if not kept:
         raise UserError("nothing to draw: this model has no maps")
-    if left := [titles[number] for number in range(len(rows)) if number not in kept]:
-        complain(f"left out of the figure, without a map to show: {'; '.join(left)}")
+    if left := [rows[number][0].title for number in range(len(rows)) if number not in kept]:
+        complain(f"left out of the figure, without a map to show: {few(left)}")
     maps = [one for number in kept for some in found[number] for one in some if one]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
     counts = [sum(one is not None for some in found[number] for one in some) for number in kept]
@@ -118,7 +120,8 @@ def rows_figure(
         complain(f"maps by themselves are left out: panels would be {room:.2g} inches wide, less than {ROOM}")
     both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
     heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
-    most, lines = max(one.most for one in maps), []
+    most = max(one.most for one in maps)
+    lines: list[list[Line]] = []  # of each row
     strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
         panels: list[Panel | None] = [_photograph(rows[number][0])]
@@ -132,12 +135,12 @@ def rows_figure(
                 panels.append(_overlay(item.picture, one, options, most, "", notes))
         named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
         if strips:
-            lines += wrapped(named, 1, titles[number])
+            lines.append(wrapped(named, 1, titles[number]))
         else:
-            lines.append(Line(named if packed else panels, titles[number]))
+            lines.append([Line(named if packed else panels, titles[number])])
     foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin, pairs)
     heads = [] if strips or packed else heads
-    return drawn(lines, paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
+    return drawn(fitting(lines, paper), paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
@@ -165,13 +168,16 @@ def _common(items: Sequence[PageItem]) -> list[str] | None:
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
-    """The maps of an item for these words, None for one that it lacks; without words that of its sharpest word."""
+    """The maps of an item for these words, None for one that it lacks; without words that of its sharpest content
+    word, as pages show at rest."""
     found = _maps(item)
     if words is None:
         if not found:
             return [None]
-        best = 0 if item.alpha is None or len(found) < 2 else sharpest_word(item.words, item.alpha, item.content)
-        return [found[best or 0]]
+        alpha = torch.stack([one.alpha for one in found])
+        marks = item.content, [True] * len(found)  # of a content word, even where all of their maps are nearly even
+        best = (sharpest_word(item.words, alpha, content, uniform=True) for content in marks)
+        return [found[next((place for place in best if place is not None), 0)]]
     named = {shown(one.word).casefold(): one for one in reversed(found)}
     return [named.get(word.casefold()) for word in words]
 
