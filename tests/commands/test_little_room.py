@@ -76,6 +76,32 @@ def test_what_libraries_say_where_memory_is_short(error, limited, short, monkeyp
     assert ("ulimit" in memory.way_out()) == limited
 
 
+def of_an_import() -> BaseException:
+    """A MemoryError while a module is imported, as of llvmlite where memory is short."""
+    with pytest.raises(MemoryError) as raised, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            "importlib.machinery.SourceFileLoader.exec_module", lambda *_: (_ for _ in ()).throw(MemoryError())
+        )
+        patched.delitem(sys.modules, "this", raising=False)
+        import this  # noqa: F401
+    return raised.value
+
+
+def test_bytes_can_be_read_and_an_import_is_not_the_reason():
+    """What is in brackets where memory is short."""
+    asked = RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4294967296 bytes. Error code 12"
+    )
+    assert memory.shortage(asked) == "tried to allocate 4.3 GB"
+    assert (
+        memory.shortage(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")) == "tried to allocate 2.00 GiB"
+    )
+    loading = OSError("/lib/libllvmlite.so: failed to map segment from shared object")
+    for error in (loading, ImportError("libllvmlite"), of_an_import()):
+        assert memory.shortage(error) == "a library could not be loaded"
+    assert memory.shortage(MemoryError("std::bad_alloc")) == "std::bad_alloc"
+
+
 # A full disk
 
 

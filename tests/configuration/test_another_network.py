@@ -59,7 +59,23 @@ def test_options_change_what_follows_from_the_name(capsys):
     options = ["--task.encoder.node=layer3", "--task.encoder.resolution=224", "--task.encoder.weights=mine.safetensors"]
     found = encoder_of("--task.encoder.name=resnet50", *options).arguments
     assert (found["node"], found["resolution"], found["weights"]) == ("layer3", 224, "mine.safetensors")
-    assert "weights mine.safetensors" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        "encoder resnet50: layer3 at 224 pixels, weights mine.safetensors, not "
+        "weights/tf_efficientnet_lite2.fp16.safetensors, which are of efficientnet_lite2\n"
+    )
+    same = "weights/mobilenet_v2_torchvision.fp16.safetensors"
+    encoder_of("--task.encoder.name=efficientnet_lite0", f"--task.encoder.weights={same}", config="sat_soft_small")
+    assert capsys.readouterr().out == f"encoder efficientnet_lite0: blocks.6 at 448 pixels, weights {same}\n"
+
+
+def test_random_layers_that_are_not_trained_are_an_error_unless_they_are_asked_for(capsys):
+    name = "--task.encoder.name=efficientnet_lite0"
+    for options in ((), ("--task.encoder.trainable=blocks.5",), ("--task.encoder.trainable=false",)):
+        with pytest.raises(UserError, match="would stay random: give its file as --task.encoder.weights=FILE"):
+            encoder_of(name, *options, config="sat_soft_small")
+    for option in ("--task.encoder.trainable=true", "--task.encoder.weights=null"):
+        assert encoder_of(name, option, config="sat_soft_small").arguments["weights"] is None
+        assert ", random weights: give task.encoder.weights=FILE" in capsys.readouterr().out
 
 
 def test_a_transformer_changes_the_class():
@@ -71,6 +87,10 @@ def test_a_transformer_changes_the_class():
 def test_the_network_of_the_config_and_configs_without_one_stay_as_they_are(capsys):
     same = encoder_of("--task.encoder.name=efficientnet_lite2").arguments
     assert same == encoder_of().arguments and same["mean"] == (0.5, 0.5, 0.5)
+    assert capsys.readouterr().out == (
+        "encoder efficientnet_lite2: blocks.6 at 448 pixels, weights weights/tf_efficientnet_lite2.fp16.safetensors; "
+        "the config has this network already, and its settings stay\n"
+    )
     with pytest.raises(UserError, match="name: there is no such key"):
         encoder_of("--task.encoder.name=resnet50", config="sat_soft_scenes")
     assert not capsys.readouterr().out

@@ -91,7 +91,8 @@ def test_the_size_is_found_once_written_into_the_config_and_kept(tmp_path, capsy
     train(tmp_path, automatic=True, items=400, epochs=1, task=partial(Greedy, room=20))
     assert "init_args:\n    batch_size: 16\n" in (tmp_path / "config.yaml").read_text()
     assert (tmp_path / "best/config.yaml").read_text() == (tmp_path / "config.yaml").read_text()
-    assert "data.batch_size is 16: a step takes " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "data.batch_size is 16: a step takes " in told and "free; a batch of 32 would take too much of it\n" in told
     assert steps(tmp_path)[-1] == 25
     train(tmp_path, automatic=True, items=400, epochs=2)
     assert steps(tmp_path)[-1] == 50 and "data.batch_size is" not in capsys.readouterr().out
@@ -100,6 +101,10 @@ def test_the_size_is_found_once_written_into_the_config_and_kept(tmp_path, capsy
 def test_a_found_size_leaves_steps_and_is_at_least_one(tmp_path, capsys):
     train(tmp_path / "few", automatic=True, items=70, epochs=1)
     assert steps(tmp_path / "few")[-1] == 8  # of 8 points
+    assert (
+        "larger ones, which are yours to choose, would leave fewer than 8 batches in an epoch\n"
+        in capsys.readouterr().out
+    )
     with pytest.raises(UserError, match="not even a batch of one image fits"):
         train(tmp_path / "none", automatic=True, task=partial(Greedy, room=0))
     assert not (tmp_path / "none" / "last").exists()

@@ -10,7 +10,7 @@ import torch
 
 from vision_attn.commands import main
 from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.engine.batches import sampled
+from vision_attn.engine.batches import items_of, sampled
 from vision_attn.task import Static
 
 
@@ -68,6 +68,27 @@ def test_fields_that_are_of_no_item_stay_and_a_split_may_not_know_its_length() -
 
     (first, *_) = sampled(unknown, 3, seed=0)
     assert first.lengths == (1, 2) and len(first.images) == len(first.ids) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 8, 12, 100])
+def test_the_items_of_a_split_are_counted_by_its_first_and_last_batch(number: int) -> None:
+    split = Split(number)
+    assert items_of(split) == number and len(split.read) <= 2
+
+
+def test_a_sample_of_more_than_all_is_all_and_lies_where_that_does(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["--data.stories=20", "--data.test_stories=2", "--device=cpu"]
+    assert main(["eval", "weights/stories", *small]) == 0
+    whole, said = Path("runs/stories/metrics_test.json"), capsys.readouterr().out
+    record = json.loads(whole.read_text())
+    whole.unlink()
+    assert main(["eval", "weights/stories", "--number", "20000", *small]) == 0
+    again = json.loads(whole.read_text())
+    assert [again[key] for key in ("images", "error")] == [record[key] for key in ("images", "error")]
+    assert "number" not in again and not [*Path("runs/stories").glob("sample_*")]
+    counted, _, rest = capsys.readouterr().out.partition(", all that there are: --number 20000 leaves none out\n")
+    assert f"{counted}\n{rest}" == said
 
 
 def test_eval_says_that_it_is_a_sample_and_leaves_the_metrics_of_all(tmp_path, monkeypatch, capsys) -> None:

@@ -32,7 +32,7 @@ from vision_attn.system.console import complain, discard, end_progress, log_to_t
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import way_on
 from vision_attn.system.inputs import inputs_kept
-from vision_attn.system.memory import check_address_space, is_short_of_memory, left_at_exit, way_out
+from vision_attn.system.memory import check_address_space, is_short_of_memory, left_at_exit, shortage, way_out
 from vision_attn.system.own_code import place_of
 
 BUG = 70  # EX_SOFTWARE of sysexits.h
@@ -200,7 +200,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if type(error).__name__ == "PanicException":  # of a library in Rust: tokenizers or safetensors
         return f"a library failed on an input: {text}", 1
     if is_short_of_memory(error):
-        return f"out of memory ({text}): {way_out()}", 1
+        return f"out of memory ({shortage(error)}): {way_out()}", 1
     if isinstance(error, RecursionError):
         return "an input is nested too deeply, or contains itself", 1
     if isinstance(error, OSError) and error.filename is not None and error.strerror:

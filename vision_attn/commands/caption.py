@@ -128,7 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         if arguments.attend:
             found.notes.extend(unmoved(best, model.caption, options))
-        found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name)))
+        words = getattr(model.task, "vocabulary", None)
+        found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
     return 1 if found.complaints else 0
 
 
@@ -242,9 +243,10 @@ def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> It
         yield f"--attend changed nothing, since the caption ends before its words, or its --strength is 0: {few(early)}"
 
 
-def remarks(results: Sequence[Any], unit: str, *, pretrained: bool) -> Iterator[str]:
+def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any = None) -> Iterator[str]:
     """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same. unit: what
-    was captioned. pretrained: by a captioner of transformers."""
+    was captioned. pretrained: by a captioner of transformers. words: the vocabulary."""
+    from vision_attn.data.words import Spaces
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 
     silent = [result.file for result in results if not result.text]
@@ -253,4 +255,7 @@ def remarks(results: Sequence[Any], unit: str, *, pretrained: bool) -> Iterator[
         yield f"captions without a word: {len(silent)} of {len(results)} ({names}); the captioner ended at once"
     yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))}, pretrained=pretrained)
     same = same_caption(result.text for result in results)
-    yield from sameness(same, unit, pretrained=pretrained, photographs=unit == "image")
+    usual = words is None or isinstance(
+        words.kind, Spaces
+    )  # as of the captioner from which finetune_photographs starts
+    yield from sameness(same, unit, pretrained=pretrained, photographs=unit == "image" and usual)

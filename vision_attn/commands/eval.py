@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the record that is written, as a JSON object")
     parser.add_argument(
         "--number", type=int, metavar="N",
-        help="only N items, which the run's seed chooses from all of the split; written into the folder sample_N",
+        help="only N items, which the run's seed chooses from all of the split; written into the folder sample_N, "
+        "unless these are all",
     )  # fmt: skip
     parser.add_argument("--show", type=int, default=0, metavar="N", help="also draw N images (at most one batch)")
     add_figure_arguments(parser, "the images of --show")
@@ -110,6 +111,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         raise UserError(f"name the photographs to measure {folders[0]} on: --data.images=FOLDER")
     mine = Path(folders[0]).is_dir() and ours() / "weights" not in Path(folders[0]).resolve().parents
     place = Path(folders[0]) if mine else measured_in(folders[0])
+    asked = arguments.number
+    if asked is not None and covers(model, arguments.split, asked):
+        arguments.number = None
     joint = (len(folders) > 1 or arguments.number is not None) and not arguments.out
     sample = "" if arguments.number is None else f"sample_{arguments.number}"
     out = writable(arguments.out or Path(place, "ensemble" * (len(folders) > 1), sample), "--out")
@@ -154,7 +158,9 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
             items = plural(record["images"], model.task.unit)
-            say(f"{arguments.split}: {items}" + f", chosen from all by the seed {model.seed} (--number)" * bool(sample))
+            chosen = f", chosen from all by the seed {model.seed} (--number)" if sample else ""
+            chosen = chosen or ("" if asked is None else f", all that there are: --number {asked} leaves none out")
+            say(f"{arguments.split}: {items}{chosen}")
             for line in table(metrics, record.get("intervals", {})):
                 say(line)
         for line in without_softmax(metrics):
@@ -165,6 +171,16 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
     if arguments.json:
         say(json.dumps(record))
     return 1 if any(math.isnan(value) for value in metrics.values()) else 0
+
+
+def covers(model: "Model", split: str, number: int) -> bool:
+    """Whether a split has at most `number` items."""
+    from vision_attn.engine.batches import items_of
+
+    assert model.source is not None
+    model.source.only(split)
+    model.source.prepare(model.task)
+    return number >= items_of(partial(model.source.split, split))
 
 
 def evaluate(

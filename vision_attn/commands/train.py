@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     with collected_later(), log_lines():
         from vision_attn.configuration.config import build
         from vision_attn.data.photographs.captions import Captions
+        from vision_attn.data.words import Spaces
         from vision_attn.engine.fit import fit
         from vision_attn.engine.run_folder.claim import keep_batch_size, training
         from vision_attn.metrics.errors import without_softmax
@@ -48,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         best = ", ".join(f"{name} {value:.4g}{unit_of(name)}" for name, value in metrics.items())
         say(f"best on validation: {best or 'not validated'}")
         films = parts["data"].films
-        photographs, unit = isinstance(parts["data"], Captions) and not films, "film" if films else "image"
+        unit = "film" if films else "image"
+        # The included captioner, from which finetune_photographs starts, knows words of this kind alone.
+        photographs = isinstance(parts["data"], Captions) and not films and parts["data"].words in (None, Spaces.kind)
         remarks = *sameness(metrics, unit, photographs=photographs), *cut_short(metrics), *without_softmax(metrics)
         with log_lines():
             for line in (*remarks, f"evaluate it with: vision-attn eval {folder}{trusting(config)}"):

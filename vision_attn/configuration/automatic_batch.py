@@ -1,11 +1,14 @@
 """`data.batch_size: auto`: training finds the size, and the config of the run then holds it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.options import Option
 from vision_attn.configuration.parts import Part
+from vision_attn.configuration.trust import Wrong
 from vision_attn.system.bounded_yaml import flat, read_yaml
 
 AUTO = "auto"
@@ -27,6 +30,17 @@ def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[di
         for option in options
     ]
     return content, options, given[-1] == AUTO if given else written
+
+
+@contextmanager
+def named() -> Iterator[None]:
+    """Within, the error of a wrong size of batches names `auto`."""
+    try:
+        yield
+    except Wrong as error:
+        if type(error) is not Wrong or error.key != ".".join(KEY):
+            raise
+        raise Wrong(error.key, f"{str(error).removeprefix(f'{error.key}: ')}; {AUTO} finds a size that fits") from error
 
 
 def is_automatic(data: Part) -> bool:

@@ -14,10 +14,10 @@ import yaml
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.configuration.another_network import with_network
-from vision_attn.configuration.automatic_batch import AUTO, is_automatic, placed, with_placeholder
+from vision_attn.configuration.another_network import NAME, with_network
+from vision_attn.configuration.automatic_batch import AUTO, is_automatic, named, placed, with_placeholder
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
-from vision_attn.configuration.options import Option, parse_options
+from vision_attn.configuration.options import Option, parse_options, value_of
 from vision_attn.configuration.parts import Part, built, plain
 from vision_attn.configuration.reader import Reader, located
 from vision_attn.configuration.run_settings import Run
@@ -28,6 +28,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.task import Source, Task
 
+FROM_SCRATCH = "from scratch, such as configs/sat_soft_small.yaml"
 HEAD = "# Written by vision-attn: the whole config of this run, defaults included.\n"
 
 
@@ -73,7 +74,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     run = content.get("run")
     if run is None or isinstance(run, dict):
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
-    with located(path, options):
+    with located(path, options), named():
         found = Reader(Names()).all(parameters(), content, "", options)
     config = Config(**found | {"run": built(found["run"])})
     if automatic:
@@ -95,10 +96,19 @@ def options_of(overrides: Sequence[str]) -> list[Option]:
 
 
 def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Path) -> dict[str, Any]:
-    """Complete a config whose `task` names no class by the task of the run that it starts from."""
+    """Complete a config whose `task` names no class by the task of the run that it starts from. Raises UserError if an
+    option takes that run away, or names another network for its encoder."""
     run, task = content.get("run"), content.get("task") or {}
     start = run.get("start_from") if isinstance(run, dict) else None
-    start = {option.path: option.text for option in options}.get(("run", "start_from"), start)
+    given = {option.path: option.text for option in options}
+    before = start
+    if (text := given.get(("run", "start_from"))) is not None:
+        start = value_of(text, (str, type(None)), "run.start_from")
+    if start is None and before is not None and isinstance(task, dict) and "class_path" not in task:
+        raise UserError(
+            f"{where} takes its encoder and its captioner from the run in run.start_from, which can therefore not be "
+            f"null: give a run, or train a config {FROM_SCRATCH}"
+        )
     if not isinstance(start, str) or not isinstance(task, dict) or "class_path" in task:
         return content
     written = find_best(shipped(start)) / "config.yaml"
@@ -108,6 +118,12 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
         raise UserError(f"{written} names classes of another package: copy its task into {where}") from error
     except Wrong as error:
         raise UserError(f"{written}: {error}") from error
+    network, encoder = given.get(NAME), (theirs.get("init_args") or {}).get("encoder")
+    if network and isinstance(encoder, dict) and (encoder.get("init_args") or {}).get("name") != network:
+        raise UserError(
+            f"a run that starts from another, here {start}, keeps its encoder: leave out --task.encoder.name, or train "
+            f"a config {FROM_SCRATCH}"
+        )
     return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | (task.get("init_args") or {})}}
 
 

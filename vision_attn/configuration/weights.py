@@ -144,6 +144,11 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
              if name in own and own[name].shape != (0,) and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
     lines = [f"{kind}: {few(names)}" for kind, names in problems.items() if names]
+    if another and any(name.startswith("encoder.") for names in problems.values() for name in names):
+        raise UserError(
+            f"{path} holds the weights of another encoder, and a run that starts from another keeps its encoder: leave "
+            "out the options of task.encoder, or train from scratch, without run.start_from"
+        )
     if lines:
         raise UserError(f"{path} does not fit the model that the config describes; {'; '.join(lines)}")
     _check_memory(path)

@@ -171,7 +171,8 @@ class VocabularySource(Source):
             if self.words not in (None, kind):
                 raise UserError(
                     f"data.words is {self.words}, but the vocabulary {path} is of words={kind}: leave data.words out, "
-                    "or train without that vocabulary (data.vocabulary, run.start_from)"
+                    "or train without that vocabulary (data.vocabulary, run.start_from), from scratch, such as with "
+                    f"configs/sat_soft_small.yaml and --data.words={self.words}"
                 )
             self.words = kind
         return vocabulary

@@ -1,6 +1,7 @@
 """Encoders from pretrained networks, cut at a named layer."""
 
 import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.layers.meta import allocate
 from vision_attn.layers.precision import Precision, call_in
 from vision_attn.system.checks import check_range, require
-from vision_attn.system.console import say
+from vision_attn.system.console import few, plural, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.turns import forked
@@ -129,11 +130,13 @@ class Backbone(Encoder):
         return output.flatten(2).mT
 
     def initialise(self) -> None:
-        """Load `weights`. Raises UserError if the file is missing or lacks layers; the message lists them."""
+        """Load `weights`. Raises UserError if the file is missing or lacks layers; the message names the first, and the
+        last node that the file covers, or the network whose file it seems to be."""
         if self.weights is None:
             return
         from vision_attn.encoders import choosing, networks
 
+        path = None
         if self.weights in networks.offers(self.name):
             state, *preset = networks.download(self.name, self.weights)
             for name, values in zip(("mean", "std"), preset, strict=True):
@@ -147,7 +150,20 @@ class Backbone(Encoder):
                 say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
-        load_state(self.body, state, f"weights {self.weights} of {self.name}")
+        what = f"weights {self.weights} of {self.name}"
+        load_state(self.body, state, what, lambda missing: "" if path is None else self._instead(path, missing))
+
+    def _instead(self, path: Path, missing: Sequence[str]) -> str:
+        """What to do with a file of weights that lacks layers."""
+        from vision_attn.encoders import choosing
+
+        if other := choosing.network_in(path, self.name):
+            return f": by its name, the file is of {other} (--task.encoder.name={other})"
+        node = choosing.covered(self.name, self.resolution, missing) if self.convolutional else None
+        if node is None:
+            return ": is this file from another network?"
+        name = "" if type(self) is Backbone else f"--task.encoder.name={self.name} "
+        return f": the file has all layers up to {node} ({name}--task.encoder.node={node})"
 
     def identity(self) -> dict[str, str | int]:
         """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
@@ -237,13 +253,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
         ) from None
 
 
-def load_state(body: nn.Module, state: dict[str, Tensor], what: str) -> None:
+def load_state(
+    body: nn.Module, state: dict[str, Tensor], what: str, instead: Callable[[Sequence[str]], str] = lambda _: ""
+) -> None:
     """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises UserError if one
-    is missing, or has another shape; `what` is what the message calls the state."""
+    is missing, or has another shape; `what` is what the message calls the state, and `instead` gives its end, from the
+    layers that are missing."""
     wanted = body.state_dict()
-    missing = dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)
+    missing = list(
+        dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)
+    )
     if missing:
-        raise UserError(f"{what} lack {len(missing)} layers: {', '.join(missing)}")
+        raise UserError(f"{what} lack {plural(len(missing), 'layer')} ({few(missing, 8)}){instead(missing)}")
     misshapen = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
     if misshapen:
         raise UserError(f"{what} have different shapes at {', '.join(misshapen)}: is this file from another network?")

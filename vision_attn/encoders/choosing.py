@@ -67,7 +67,32 @@ def other_weights(name: str) -> str:
         return (
             f"Give the file of {name} as --task.encoder.weights=FILE, or another network: --task.encoder.name=resnet50"
         )
-    return f"Or let {networks.library_of(name)} download the encoder's weights: --task.encoder.weights={usual}"
+    return (
+        f"Or let {networks.library_of(name)} download the encoder's weights, --task.encoder.weights={usual}, or give "
+        f"another file of {name}: --task.encoder.weights=FILE"
+    )
+
+
+def covered(name: str, resolution: int, missing: Sequence[str]) -> str | None:
+    """The last node of a convolutional network, other than a pool, that comes before all layers in `missing`; None if
+    there is none."""
+    try:
+        network, shapes = networks.maps(name, resolution)
+    except UserError:  # as in `last_map`
+        return None
+    layers, found = dict(network.named_modules()), None
+    for node in shapes:
+        if any(layer == node or layer.startswith(f"{node}.") for layer in missing):
+            return found
+        found = found if isinstance(layers.get(node), POOLS) else node
+    return None
+
+
+def network_in(path: Path, name: str) -> str | None:
+    """The network whose name is in that of a file, if it is another one than `name`."""
+    known = [each for each in (*networks.of_torchvision(), *networks.SCALES) if each in path.stem]
+    found = max(known, key=len, default=None)
+    return None if found and found in name else found
 
 
 def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> Iterator[str]:

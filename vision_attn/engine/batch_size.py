@@ -36,18 +36,24 @@ class DoesNotFit(MemoryError):
 
 def found_size(task: Task, data: Source, world: World, trial: "Trial") -> int:
     """Find the size of training batches, over all processes: doubled from 1 for as long as a batch fits, by the
-    memory of each process. Prints it. Raises UserError if the data have batches of one size alone, or if not even one
-    image fits."""
+    memory of each process. Prints it, and what limits it. Raises UserError if the data have batches of one size alone,
+    or if not even one image fits."""
     if data.batch_size is None:
         raise UserError(f"data.batch_size is auto, but {type(data).__name__} has none that can be chosen: leave it out")
-    most = max(1, min(MOST, len(data.resized(1)) // FEWEST) // world.size)
+    images = len(data.resized(1))
+    most = max(1, min(MOST, images // FEWEST) // world.size)
     size = largest(trial.fits, powers(most))
     size = round(-world.all_reduce_max(-size)[0])
     if not size:
         raise UserError(f"not even a batch of one image fits into memory: {trial.told}")
     if world.is_main:
-        why = trial.told if size * 2 <= most else f"{trial.told}; a larger one is yours to choose"
-        say(f"data.batch_size is {size * world.size}: {why}")
+        if size * 2 <= most:
+            why = f"a batch of {2 * size * world.size} would take too much of it"
+        elif images // FEWEST < MOST:
+            why = f"larger ones, which are yours to choose, would leave fewer than {FEWEST} batches in an epoch"
+        else:
+            why = f"larger ones than {MOST} are yours to choose"
+        say(f"data.batch_size is {size * world.size}: {trial.told}; {why}")
     return size * world.size
 
 
@@ -102,7 +108,7 @@ class Trial:
         """What the largest batch that fits takes, in words."""
         fitting = [used for size, used in self.tried if size and used <= SHARE * self.free]
         if not fitting or math.isinf(self.free):
-            return f"{bytes_of(self.free)} are free" if self.free < math.inf else "larger ones do not fit"
+            return f"{bytes_of(self.free)} are free" if self.free < math.inf else "the device does not tell its memory"
         return f"a step takes {bytes_of(max(fitting))} of the {bytes_of(self.free)} of memory that are free"
 
     def fits(self, size: int) -> bool:

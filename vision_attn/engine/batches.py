@@ -100,6 +100,17 @@ def sampled(
     return Counted(parts(), len(mine))
 
 
+def items_of(split: Callable[..., Iterable[Batch]]) -> int:
+    """The number of items of a split, by its first and its last batch, if all but the last have the same size. `split`:
+    see `sampled`."""
+    whole = split()
+    batches = len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole)
+    if not batches:
+        return 0
+    first, last = (sum(map(size, split(rank=one, world=batches))) for one in (0, batches - 1))
+    return first * (batches - 1) + last
+
+
 def _taken(batch: Batch, places: Sequence[int]) -> Batch:
     """The items at these places of a batch whose fields are tensors, tuples or None."""
     parts = [tuple(part[place] for place in places) if isinstance(part, tuple) else part for part in batch]

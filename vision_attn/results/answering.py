@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from vision_attn.data.images.open import Encoded
 from vision_attn.data.stories.question import Question, encoded, padded
 from vision_attn.data.stories.stories import QuestionSource
 from vision_attn.data.text_encoding import read_text
@@ -83,7 +84,7 @@ class Answers:
         from vision_attn.results.answered import SceneAnswer
 
         encoder, vocabulary = self.task.encoder, self.task.vocabulary
-        if isinstance(given, list | tuple):
+        if isinstance(given, list | tuple) and not isinstance(given, Encoded):
             raise UserError(f"{self.name} answers questions about one image: give them one after the other")
         name = name_of(given, 1)
         image = held(given, name)

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import walk_tb
 
-from vision_attn.system.console import reason_of
+from vision_attn.system.console import bytes_of, reason_of
 
 MEMINFO = Path("/proc/meminfo")
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
@@ -82,9 +83,25 @@ def is_short_of_memory(error: BaseException | None) -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """What an error that says that memory is short says of it, without the advice of its library."""
-    asked = re.search(r"tried to allocate [\d.,]*\d \w+", str(error), re.IGNORECASE)
-    return f"t{asked[0][1:]}" if asked else reason_of(error)
+    """What an error that says that memory is short says of it, without the advice of its library, and with bytes in a
+    unit in which they can be read."""
+    if any(_of_an_import(each) for each in (error, error.__cause__) if each is not None):
+        return "a library could not be loaded"
+    asked = re.search(r"tried to allocate ([\d.,]*\d) (\w+)", str(error), re.IGNORECASE)
+    if asked is None:
+        return reason_of(error)
+    exact = asked[2].lower() in ("byte", "bytes") and asked[1].isdigit()
+    return f"tried to allocate {bytes_of(int(asked[1])) if exact else f'{asked[1]} {asked[2]}'}"
+
+
+def _of_an_import(error: BaseException) -> bool:
+    """Whether an error is one of importing a module or of loading a library."""
+    frames = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
+    return (
+        isinstance(error, ImportError)
+        or (isinstance(error, OSError) and re.search(r"shared object|\.so\b", str(error)) is not None)
+        or any(file.startswith("<frozen importlib") for file in frames)
+    )
 
 
 def way_out() -> str:

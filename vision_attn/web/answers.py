@@ -15,6 +15,7 @@ from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.fast.choice import without_loops
+from vision_attn.results.answering import SENTENCES
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs
 from vision_attn.results.images import encoded, whole
@@ -27,6 +28,7 @@ from vision_attn.web.game import Played, play
 from vision_attn.web.options import number_in, steered
 
 OPTIONS = {
+    "answer": ("question",),
     "caption": ("attend", "strength"),
     "classify": (),
     "digit": ("clutter",),
@@ -36,6 +38,8 @@ OPTIONS = {
 """What can be asked, and its options besides `model` and `name`."""
 MOST, MOST_SEED = 20, 10**6
 """Pieces of clutter, and the seed of their places."""
+LONGEST = 100_000
+"""Bytes of a story."""
 DIGIT, PIECE = 28, 8
 """Pixels of a drawn digit, and of a piece of clutter."""
 
@@ -47,6 +51,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         return ["look"]
     task = model.task
     found = {
+        "answer": task.verb == "answer",
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
         "digit": isinstance(task, Classification) and takes_digits(task),
@@ -57,13 +62,11 @@ def verbs(model: Model | Explainer) -> list[str]:
 
 
 def check_served(model: Model | Explainer) -> None:
-    """Raise UserError for a model that answers nothing, such as one that draws, or answers questions."""
+    """Raise UserError for a model that answers nothing, such as one that draws."""
     if not verbs(model):
-        asks = model.task.verb == "answer"
-        way = "answer %s --example 1 answers a question" if asks else "eval %s --show 8 draws what it does"
         raise UserError(
             f"{model.name} holds a {model.task.kind}, which neither captions nor classifies images, so the page has "
-            f"nothing to ask it: vision-attn {way % model.name}"
+            f"nothing to ask it: vision-attn eval {model.name} --show 8 draws what it does"
         )
 
 
@@ -78,6 +81,8 @@ def described(model: Model | Explainer) -> dict[str, Any]:
     into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph.
     `glimpses`: how many a model of digits takes."""
     able = verbs(model)
+    if "answer" in able:
+        return {"kind": "answer", "takes": "image" if model.task.encoder else "story"}
     if "caption" in able:
         unit = model.task.unit
         found = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
@@ -94,8 +99,13 @@ def described(model: Model | Explainer) -> dict[str, Any]:
 def decode(model: Any, verb: str, file: Encoded) -> None:
     """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
     Raises UserError if it cannot be decoded."""
+    if verb == "answer" and not model.task.encoder:
+        return  # a text
     if verb in ("digit", "glimpses"):
         open_as_stored(file)
+    elif verb == "answer":
+        encoded(file, model.task.encoder.resolution, model.task.encoder.fit)
+        whole(file)
     elif verb == "look":
         own = not isinstance(model, Explainer)
         explainer = explainer_of_run(model.task, model.source, model.name, model.device) if own else model
@@ -121,6 +131,11 @@ def answers(
     with without_loops(len(files) == 1), nullcontext() if grad else torch.inference_mode():
         if verb == "look":
             return [model.look(one, options.get("text"), method=options.get("method", ["auto"])[0]) for one in files]
+        if verb == "answer":
+            question = options.get("question", [])
+            if len(question) != 1:
+                raise UserError("give one question")
+            return [model.answer(one if model.task.encoder else sentences_of(one), question[0]) for one in files]
         if verb == "caption":
             where = steered(options)
             if not isinstance(model.task, Transcription):
@@ -134,6 +149,17 @@ def answers(
             canvases = [scattered(open_as_stored(one), size, pieces or 0, seed) for one in files]
             return [play(model, one, options) if verb == "glimpses" else model.classify(one) for one in canvases]
         return [model.classify(one) for one in files]
+
+
+def sentences_of(story: Encoded) -> list[str]:
+    """The sentences of a story that was sent as text. Raises UserError if it is none."""
+    try:
+        text = story.content.decode() if isinstance(story.content, bytes) and len(story.content) <= LONGEST else ""
+    except UnicodeDecodeError:
+        text = ""
+    if sentences := [one for one in SENTENCES.split(text) if one.strip()]:
+        return sentences
+    raise UserError(f"a story is sent as text in UTF-8, of at least one sentence and at most {LONGEST} bytes")
 
 
 def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | None = None) -> Tensor:

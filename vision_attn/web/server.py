@@ -3,9 +3,10 @@
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and
 a `strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, and puts it among clutter first; /glimpses
-does too, and takes the `locations=` that its user chose: see `game`. The answer is JSON: `{"text":, "page":}` with the
-result's `record`, or `{"error":}`. GET /photographs lists the photographs that come with the package, and
-/photographs/NAME is one of them. GET /lesson is the lesson of docs/lesson.
+does too, and takes the `locations=` that its user chose: see `game`. /answer takes a `question=`, and, for a model of
+stories, a text in the place of an image. The answer is JSON: `{"text":, "page":}` with the result's `record`, or
+`{"error":}`. GET /photographs lists the photographs that come with the package, and /photographs/NAME is one of them.
+GET /lesson is the lesson of docs/lesson.
 """
 
 import asyncio
