@@ -18,6 +18,7 @@ from vision_attn.system.errors import UserError
 
 WAITS = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as training sets one; a shell's background ignores Ctrl-C
 print("training on cpu", flush=True)
 try:
     time.sleep(60)
