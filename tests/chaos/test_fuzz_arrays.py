@@ -23,7 +23,7 @@ from vision_attn.data.digits.mnist import read_mnist
 from vision_attn.data.digits.mnist_files import FILES, read_idx
 from vision_attn.data.photographs.annotation_vectors import features
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
-from vision_attn.data.photographs.pixels import View
+from vision_attn.data.photographs.pixels import Pixels, View
 from vision_attn.system.errors import UserError
 
 
@@ -117,7 +117,8 @@ def test_caches_of_features(cache: tuple[Path, list[View]], tally: Any, share: C
     inputs = [("index.json", content) for content in indexes(json.loads(index), number // 3)]
     inputs += [("index.json", content) for content in damaged([index], number // 3, seed=2, head=3000, text=True)]
     inputs += [("00001.npy", content) for content in damaged(shards, number - len(inputs), seed=3, head=140)]
-    expected = torch.stack([Pool().eval()(view.read(28)[None])[0] for view in views]).half()
+    pixels = Pixels(views, 28).gather(np.arange(len(views)))
+    expected = torch.cat([Pool().eval()(one[None]) for one in pixels]).half()
     device = torch.device("cpu")
     with folder_in_memory() as folder:
 
