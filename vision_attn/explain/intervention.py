@@ -7,8 +7,7 @@ of a hidden patch stays where it is: its residual stream goes on, but nothing el
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.record import following
 from vision_attn.explain.recorded_answers import called, likeliest, named, recorded, scores_of, texts_of, wanted
 from vision_attn.explain.tokens import Grid, ImageAttention
 from vision_attn.geometry.extents import WHOLE, Extent, centres
@@ -112,16 +112,12 @@ def hiding(model: nn.Module, hidden: Bool[Tensor, "N"], names: Collection[str]) 
     def leave(*_: Any) -> None:
         mode.running.pop()
 
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
-            hooks.enter_context(module.register_forward_hook(leave, always_call=True))
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with mode:
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with following(model, enter, leave), mode:
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ which changes the rounding of its outputs.
 
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -50,12 +50,19 @@ def record_attention(
     """
     _refuse_compiled(model)
     recorder = Recorder(queries, re.compile(layers), gradients, mean)
-    with _one_at_a_time, ExitStack() as hooks:
+    with _one_at_a_time, following(model, recorder.enter, recorder.leave), recorder, _fast_paths():
+        yield recorder.record
+
+
+@contextmanager
+def following(model: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Within this context, call `enter` with the name and the inputs of each module of `model` before it runs, and
+    `leave` after it, also where it raises."""
+    with ExitStack() as hooks:
         for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_pre_hook(partial(recorder.enter, name)))
-            hooks.enter_context(module.register_forward_hook(recorder.leave, always_call=True))
-        with recorder, _fast_paths():
-            yield recorder.record
+            hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
+            hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        yield
 
 
 @contextmanager
