@@ -202,7 +202,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
     image = prod(header["shape"][1:]) * 2
     _refuse_full_disk(folder, left * image)
     if left == len(views):
-        complain(f"annotation vectors, {bytes_of(left * image)}, are kept in {folder}; it may be deleted after training")
+        complain(f"annotation vectors, {bytes_of(left * image)}, are kept in {folder}; it may be deleted afterwards")
     training = encoder.training
     encoder.eval()
     waiting = False
