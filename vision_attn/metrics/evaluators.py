@@ -19,10 +19,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.written import shown
 
 
-def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
-    """The metrics of an evaluator, as numbers of Python. Raises UserError, which names it, for what is no number and
-    for the names of other metrics, the `known` ones."""
-    name, found = type(evaluator).__name__, {}
+def measures(evaluator: Evaluator, known: Collection[str], key: str = "") -> dict[str, float]:
+    """The metrics of an evaluator, as numbers of Python. Raises UserError, which names it and its key in the config, if
+    it has one, for what is no number and for the names of other metrics, the `known` ones."""
+    name, found = f"{key}: {type(evaluator).__name__}" if key else type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
         raise UserError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
     for metric, value in measured.items():

@@ -45,9 +45,10 @@ class Group:
         their inputs. `notes`: whether to print theirs."""
         means = {name: total / self.images[name] for name, total in self.totals.items()}
         metrics: dict[str, float] = {}
-        for evaluator in (*self.standard, *self.added.values()):
+        keys = dict.fromkeys(self.standard, "") | {each: f"task.evaluators.{name}" for name, each in self.added.items()}
+        for evaluator, key in keys.items():
             try:
-                metrics |= measures(evaluator, known=metrics.keys() | means.keys())
+                metrics |= measures(evaluator, known=metrics.keys() | means.keys(), key=key)
                 if folder is not None:
                     evaluator.write(folder)
             except Exception as error:
