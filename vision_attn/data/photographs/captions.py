@@ -150,6 +150,11 @@ class Captions(Captioned):
         """All photographs with captions, by split, in the order of the sources and of their annotation files."""
         return joined(self._read)
 
+    def located(self, *, films: bool = False) -> dict[str, dict[str, Photographs]]:
+        """The photographs of each source whose files are there, by split; how many are missing is logged. None is
+        opened."""
+        return {one.name: one.located(self._read[one.name], films=films) for one in self.sources}
+
     def captions_of_words(self) -> Iterator[str]:
         self._members("train")  # or an error says that there are none
         parts = [self._read[one.name]["train"].captions for one in self.sources if one.new_words]
@@ -217,9 +222,7 @@ class Captions(Captioned):
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
         """Find the photographs of each source, and which of them are copies of those of another split."""
-        self._found = {
-            one.name: Found(one.located(self._read[one.name], films=films), flips=flips) for one in self.sources
-        }
+        self._found = {name: Found(splits, flips=flips) for name, splits in self.located(films=films).items()}
         if self.without_copies and not films and self._only != "test":  # of which none are left out
             leave_out_copies(self._found, cache)
 
