@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from vision_attn.system.console import printable, suggest
+from vision_attn.system.console import few, printable, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
@@ -143,10 +143,31 @@ def _checked(found: Any, path: str, kind: type, key: str) -> Any:
         except TypeError:  # a protocol with attributes: only instances can be checked against it
             derives = issubclass(found, (nn.Module, Source))
         if not derives:
-            raise Wrong(key, f"{short(path)} is not a subclass of {kind.__name__}")
+            others = few([*fitting(kind).values()])
+            raise Wrong(key, f"{short(path)} is not a subclass of {kind.__name__}{others and f', as are {others}'}")
     elif not callable(found):
         raise Wrong(key, f"{short(path)} is neither a class nor a function")
     return found
+
+
+def fitting(kind: type) -> dict[str, str]:
+    """The paths of the subclasses of `kind` that are imported, by their names: those of this package, or else all.
+    Those without subclasses come first, since others may be mere bases."""
+    left = [] if kind is object else [*type.__subclasses__(kind)]
+    for one in left:
+        left += [each for each in type.__subclasses__(one) if each not in left]
+    named = [one for one in left if one.__name__ == one.__qualname__ and one.__name__[0] != "_"]
+    own = [one for one in named if _within(one.__module__, MODULES)]
+    found = sorted(own or named, key=lambda one: bool(type.__subclasses__(one)))
+    return {one.__name__: f"{_public(one)}.{one.__name__}" for one in found}
+
+
+def _public(kind: type) -> str:
+    """The shortest name of a module that has this class: of torch.optim.adamw.AdamW, torch.optim."""
+    module = kind.__module__
+    while (parent := module.rpartition(".")[0]) and getattr(sys.modules.get(parent), kind.__name__, None) is kind:
+        module = parent
+    return module
 
 
 def as_packages(packages: str | Iterable[str]) -> tuple[str, ...]:
