@@ -256,7 +256,7 @@ def test_flips_and_unreadable_files_are_those_of_their_source(folder, caplog):
     pixels = both(folder, cache=None)
     names = {view.name for view in pixels._views}
     assert len(names) == 60 and {"ours/03.png", "theirs/03.png"} <= names
-    assert pixels._views[14].name == "theirs/00.png" and isinstance(pixels._found["ours"].views, Views)
+    assert pixels._views[14].name == "theirs/00.png" and isinstance(pixels._located["ours"].views, Views)
 
 
 def test_vectors_of_other_programs(folder):
