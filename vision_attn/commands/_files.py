@@ -118,7 +118,7 @@ def images_of(
     pictured: whether a picture of each image is written there.
     """
     from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-    from vision_attn.fast.choice import without_loops
+    from vision_attn.fast.versions import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
     from vision_attn.viz.sheet import picture_name

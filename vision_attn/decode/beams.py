@@ -12,7 +12,7 @@ from vision_attn.decode.loop import decoded
 from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import best_words
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.system.errors import UserError
 
 
@@ -75,7 +75,7 @@ def _extend(
     -inf and count as ended.
     """
     rows, each = log_prob.shape[1:]
-    if (kernels := fused("beam", log_prob)) and rows + rows * each <= kernels.MOST:
+    if (kernels := fast_version("beam", log_prob)) and rows + rows * each <= kernels.MOST:
         taken = min(K, rows + rows * each)
         parent, word, gained, total, ended = kernels.extend(log_prob, word, total, ended, taken, penalty, END, PAD)
         return Chosen(word, gained, total, ended, parent)
