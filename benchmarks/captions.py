@@ -26,8 +26,8 @@ from vision_attn.contracts import Encoder
 from vision_attn.data.photographs import annotations as annotations_source
 from vision_attn.data.photographs.annotation_vectors.feature_index import folder_name, make_header
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.store import locate
-from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import progress
 from vision_attn.system.files import replacing

@@ -27,10 +27,10 @@ from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs import copies
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.copies import alike, different_bits, first_copies, mark
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.shares import Turns, turns_due
 from vision_attn.data.photographs.sources import PhotographSet
-from vision_attn.data.photographs.views import Views
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 

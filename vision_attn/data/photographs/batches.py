@@ -122,13 +122,7 @@ class Batches:
         """Read the images of a batch. Returns the batch, whose images `_finished` completes, and the numbers of those
         that can be read."""
         positions, space = job
-        table, members, captions, picture_indices, crops = (
-            self.table,
-            positions.members,
-            positions.captions,
-            positions.picture_indices,
-            positions.crops,
-        )
+        table, (members, captions, picture_indices, _, crops) = self.table, positions
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)

@@ -10,9 +10,9 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from vision_attn.data.photographs.annotations import read_splits
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.store import Photographs, locate
-from vision_attn.data.photographs.views import Views
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.task import SPLITS, known_split

@@ -18,8 +18,8 @@ from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.stored_arrays import Stored
 from vision_attn.data.photographs.annotation_vectors.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, VectorEntry
 from vision_attn.data.photographs.annotation_vectors.vector_files import arrays_of, boxes_beside, place_of
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
-from vision_attn.data.photographs.views import Views
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
