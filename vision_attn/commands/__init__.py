@@ -57,7 +57,13 @@ class Parser(argparse.ArgumentParser):
         return {option: action for action in self.actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
-        taking = [name for one in self.actions if one.nargs == "+" for name in one.option_strings if name in self.given]
+        taking = [
+            name
+            for action in self.actions
+            if action.nargs == "+"
+            for name in action.option_strings
+            if name in self.given
+        ]
         if taking and "are required" in message:
             message += f"; {taking[0]} takes all that follows: name them before it"
         super().error(printable(message))

@@ -33,15 +33,17 @@ class Clip:
         bar = progress(files, what="images as CLIP sees them", unit="image")
         self.images = self.embeddings.images(open_photograph(file, at_least=SIDE) for file in bar)
         captions = [photograph.captions for photograph in photographs.values()]
-        texts = self.embeddings.texts([caption for each in captions for caption in each])
-        self.references = texts.split([len(each) for each in captions])
+        texts = self.embeddings.texts([caption for references in captions for caption in references])
+        self.references = texts.split([len(references) for references in captions])
 
     def added(self, report: Report, captions: Mapping[Any, str]) -> Report:
         """The report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same order."""
         scores = clip_scores(self.embeddings.texts([*captions.values()]), self.images, self.references)
-        means = {name: fsum(one[name] for one in scores) / len(scores) for name in scores[0]}
-        each = {image: {**report.each.get(image, {}), **one} for image, one in zip(captions, scores, strict=True)}
-        return report._replace(metrics=report.metrics | means, each=each)
+        means = {name: fsum(score[name] for score in scores) / len(scores) for name in scores[0]}
+        by_image = {
+            image: {**report.by_image.get(image, {}), **score} for image, score in zip(captions, scores, strict=True)
+        }
+        return report._replace(metrics=report.metrics | means, by_image=by_image)
 
 
 def _file(photograph: Photograph, folder: Path | None) -> Path | Encoded:

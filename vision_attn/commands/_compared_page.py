@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from vision_attn.commands._comparison import (
     Compared,
-    Row,
+    ComparisonRow,
     curves,
     is_number,
     labelled,
@@ -34,7 +34,7 @@ GUIDE = "Curves are against the training step, and have the number of their run 
 TESTED = "test: measured by vision-attn eval. val: of the best weights, on validation. step: that of the best weights."
 
 
-class Shown(NamedTuple):
+class _ShownRun(NamedTuple):
     """A row of a table. `number`: of the run; 0 for a mean."""
 
     number: int
@@ -52,7 +52,7 @@ class Section(NamedTuple):
     numbers: list[int]
     names: list[tuple[str, str]]
     """The split and the name of each metric."""
-    rows: list[Shown]
+    rows: list[_ShownRun]
     beside: list[str]
     """The keys that differ, if they are few."""
     settings: dict[str, list[str]]
@@ -67,11 +67,11 @@ class Section(NamedTuple):
 def write_compared(path: Path, runs: Sequence[Compared], wanted: Sequence[str] | None) -> Path:
     """Write the page. wanted: the metrics of its tables; by default those that selected the best weights, and the usual
     ones. Returns its path."""
-    found = tables(runs)
-    notes = [*(f"{line[0].upper()}{line[1:]}." for line in why(found)), *unfinished(runs)]
-    sections = [_section(table, wanted) for table in found]
-    guide = " ".join([TESTED, GUIDE] if any(one.charts for one in sections) else [TESTED])
-    title, lines = "Runs side by side", max(one.number for one in runs)
+    compared = tables(runs)
+    notes = [*(f"{line[0].upper()}{line[1:]}." for line in why(compared)), *unfinished(runs)]
+    sections = [_section(table, wanted) for table in compared]
+    guide = " ".join([TESTED, GUIDE] if any(section.charts for section in sections) else [TESTED])
+    title, lines = "Runs side by side", max(run.number for run in runs)
     return write_html(path, "compared.html", title=title, guide=guide, notes=notes, sections=sections, lines=lines)
 
 
@@ -79,12 +79,12 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     names, (keys, _) = metric_names(table, wanted), told_keys(table)
     values = {key: settings(table, key) for key in keys}
     beside = keys if len(keys) <= BESIDE else []
-    own = {one.number: [values[key][place] for key in beside] for place, one in enumerate(table)}
+    own = {run.number: [values[key][place] for key in beside] for place, run in enumerate(table)}
     shown = [_shown(row, names, own) for row in rows(table, names)]
     plots = _plots(table, names)
     return Section(
         named(table),
-        [one.number for one in table],
+        [run.number for run in table],
         names,
         shown,
         beside,
@@ -95,25 +95,25 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     )
 
 
-def _shown(row: Row, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> Shown:
+def _shown(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> _ShownRun:
     texts = [written(value, name, UNKNOWN) for value, (_, name) in zip(row.values, names, strict=True)]
-    if one := row.run:
+    if run := row.run:
         cells = [(text, "") for text in texts]
-        return Shown(one.number, one.name, str(one.val.get("step", UNKNOWN)), cells, own[one.number])
+        return _ShownRun(run.number, run.name, str(run.val.get("step", UNKNOWN)), cells, own[run.number])
     spread = [written(value, name, "") for value, (_, name) in zip(row.spread, names, strict=True)]
     rest = [""] * len(next(iter(own.values())))
-    return Shown(0, f"mean of {row.seeds} seeds", "", list(zip(texts, spread, strict=True)), rest)
+    return _ShownRun(0, f"mean of {row.seeds} seeds", "", list(zip(texts, spread, strict=True)), rest)
 
 
 def _all(table: Sequence[Compared]) -> dict[str, list[str]]:
     """Every number that is known of a split, in each run."""
-    parts = [(split, name) for split in ("val", "test") for one in table for name in getattr(one, split)]
-    found = {}
+    parts = [(split, name) for split in ("val", "test") for run in table for name in getattr(run, split)]
+    columns = {}
     for split, name in dict.fromkeys(parts):
-        values = [getattr(one, split).get(name) for one in table]
+        values = [getattr(run, split).get(name) for run in table]
         if name not in ("step", "epoch", "seed", "seconds") and any(map(is_number, values)):
-            found[f"{split} {name}"] = [_exact(value, name) for value in values]
-    return found
+            columns[f"{split} {name}"] = [_exact(value, name) for value in values]
+    return columns
 
 
 def _exact(value: Any, name: str) -> str:
@@ -126,10 +126,10 @@ def _exact(value: Any, name: str) -> str:
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:
     """A chart of each number in the logs: first of metrics that the table has on validation, then of losses, then of
     its other metrics, then the rest."""
-    names, found = [""] * max(one.number for one in table), curves(table)
-    for one in table:
-        names[one.number - 1] = labelled(one)
-    on_val, on_test = ([f"val/{name}" for split, name in metrics if split == one] for one in ("val", "test"))
+    names, logged = [""] * max(run.number for run in table), curves(table)
+    for run in table:
+        names[run.number - 1] = labelled(run)
+    on_val, on_test = ([f"val/{name}" for split, name in metrics if split == chosen] for chosen in ("val", "test"))
     first = [*on_val, *FIRST, *on_test]
-    order = sorted(found, key=lambda name: first.index(name) if name in first else len(first))
-    return [plot(name, found[name], names) for name in order]
+    order = sorted(logged, key=lambda name: first.index(name) if name in first else len(first))
+    return [plot(name, logged[name], names) for name in order]

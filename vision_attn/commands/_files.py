@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vision_attn.data.images.open import Encoded
 
 
-class Found(NamedTuple):
+class ImagePaths(NamedTuple):
     """The images to read, notes and errors; each text is one line."""
 
     files: "list[Path | Encoded]"
@@ -109,7 +109,7 @@ def images_of(
     endings: Collection[str] | None = None,
     films: bool = False,
     pictured: bool = True,
-) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
+) -> Iterator[tuple[Iterator["Path | Encoded"], ImagePaths]]:
     """Within this context, the results of all images that a command names are made and printed.
 
     Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
@@ -127,27 +127,27 @@ def images_of(
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if arguments.out:
         check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
-    for file in found.files:
+    paths = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
+    for file in paths.files:
         if isinstance(file, Path):
             reads(file)
     if arguments.out:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
-        for number, file in enumerate(found.files if pictured else (), start=1):
+        for number, file in enumerate(paths.files if pictured else (), start=1):
             picture = arguments.out / picture_name(number, Path(name_of(file, number)).name)
             for name in (picture, picture.with_suffix(".gif")) if films else (picture,):
                 writes(name, "--out")
 
     def files() -> Iterator["Path | Encoded"]:
-        yield from progress(found.files, what=what, unit=unit)
+        yield from progress(paths.files, what=what, unit=unit)
 
     written = arguments.out is not None or vars(arguments).get("figure") is not None
-    with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(arguments.out):
-        yield files(), found
-        for line in found.notes:
+    with to_the_end(written), without_loops(len(paths.files) <= BATCH), old_pictures_removed(arguments.out):
+        yield files(), paths
+        for line in paths.notes:
             complain(line)
-        for line in found.complaints:
+        for line in paths.complaints:
             complain(line, error=True)
 
 
@@ -157,7 +157,7 @@ def photographs(
     recursive: bool = False,
     endings: Collection[str] | None = None,
     films: bool = False,
-) -> Found:
+) -> ImagePaths:
     """Return the named files, and the images in the named folders, sorted by name. films: the films instead, which are
     files, or folders of frames.
 
@@ -169,32 +169,32 @@ def photographs(
     from vision_attn.data.images.open import ENDINGS
     from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 
-    found = Found([], [], [])
+    paths = ImagePaths([], [], [])
     recognised = endings or (FILM_ENDINGS if films else ENDINGS)
     for place in places:
         if films and os.path.isdir(place) and is_film(place):
-            found.files.append(place)
+            paths.files.append(place)
         elif place.suffix.lower() not in ENDINGS and is_dataset(place):
             reads(place)
-            found.files.extend(photographs_of(place))
+            paths.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
-            _search(place, recursive, found, recognised, is_film if films else None)
+            _search(place, recursive, paths, recognised, is_film if films else None)
         elif not films and place.suffix.lower() in FILM_ENDINGS - ENDINGS:
-            found.complaints.append(
+            paths.complaints.append(
                 f"{place} is a film: name a captioner of films before it, as weights/drawn_films is"
             )
         else:
-            found.files.append(place)
-    return found
+            paths.files.append(place)
+    return paths
 
 
 def _search(
-    place: Path, recursive: bool, found: Found, endings: Collection[str], is_film: Callable[[Path], bool] | None
+    place: Path, recursive: bool, paths: ImagePaths, endings: Collection[str], is_film: Callable[[Path], bool] | None
 ) -> None:
     """Add the images of the folder `place` to `found`, or with `is_film` its films."""
-    before, subfolders, links = len(found.files), 0, 0
+    before, subfolders, links = len(paths.files), 0, 0
     others: list[str] = []
-    for folder, below, names in _walk(place, found.complaints):
+    for folder, below, names in _walk(place, paths.complaints):
         links += sum(os.path.islink(folder / name) for name in below)
         below[:] = [name for name in below if not os.path.islink(folder / name)]
         for name in names:
@@ -202,17 +202,17 @@ def _search(
             if path.suffix.lower() not in endings:
                 others.append(name)
             elif os.path.exists(path) and not os.path.isfile(path):
-                found.notes.append(f"{path} is not a regular file and was skipped")
+                paths.notes.append(f"{path} is not a regular file and was skipped")
             else:
-                found.files.append(path)
+                paths.files.append(path)
         framed = [name for name in below if is_film and is_film(folder / name)]
-        found.files.extend(folder / name for name in framed)
+        paths.files.extend(folder / name for name in framed)
         below[:] = [name for name in below if name not in framed]
         subfolders += len(below)
         if not recursive:
             below.clear()
     what, article = ("film", "a") if is_film else ("image", "an")
-    none, some = len(found.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
+    none, some = len(paths.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
     told = {
         f"no {what}s in this folder": none,
         f"skipped {plural(len(others), 'file')} without {article} {what} extension ({some})": others,
@@ -220,7 +220,7 @@ def _search(
         f"{plural(links, 'link')} to folders not followed": links and recursive,
     }
     if any(told.values()):
-        lines = found.complaints if none else found.notes
+        lines = paths.complaints if none else paths.notes
         lines.append(f"{place}: {'; '.join(line for line, holds in told.items() if holds)}")
 
 

@@ -85,18 +85,18 @@ def _list(folder: Path, names: set[str]) -> None:
 
 def _names(folder: Path) -> list[str]:
     """The page and the pictures in a folder, and links of such names."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return [path.name for path in found if path.suffix in PICTURES or path.name == PAGE]
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [path.name for path in paths if path.suffix in PICTURES or path.name == PAGE]
 
 
 def _found(folder: Path) -> dict[str, tuple[int, int, int]]:
     """By their names, what changes when the page and pictures of a folder are written again."""
-    found = {}
+    pages = {}
     for path in (folder / name for name in _names(folder)):
         if path.is_file() and not path.is_symlink():
             known = path.stat()
-            found[path.name] = (known.st_ino, known.st_mtime_ns, known.st_size)
-    return found
+            pages[path.name] = (known.st_ino, known.st_mtime_ns, known.st_size)
+    return pages
 
 
 def _new(folder: Path, before: dict[str, tuple[int, int, int]]) -> set[str]:

@@ -20,7 +20,7 @@ APART = ("command", "seeds", "hardware")
 """Columns that do not say what a row is."""
 
 
-class Training(NamedTuple):
+class PaperTraining(NamedTuple):
     """One run: a config with options."""
 
     config: str
@@ -53,7 +53,7 @@ class Measure(NamedTuple):
     eval: Sequence[str] = ()
 
 
-class Row(NamedTuple):
+class PaperRow(NamedTuple):
     """A row of a table that has numbers of ours."""
 
     name: str
@@ -93,18 +93,18 @@ def rates() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def trainings() -> dict[str, Training]:
+def trainings() -> dict[str, PaperTraining]:
     """All trainings by name."""
-    return {name: Training(**{"config": name} | (keys or {})) for name, keys in _documents()[1]["runs"].items()}
+    return {name: PaperTraining(**{"config": name} | (keys or {})) for name, keys in _documents()[1]["runs"].items()}
 
 
 @cache
-def rows() -> list[Row]:
+def rows() -> list[PaperRow]:
     """All rows with numbers of ours, in the order of the file."""
     return [row for table in tables() for row in _rows(table)]
 
 
-def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
+def _rows(table: Mapping[str, Any]) -> Iterable[PaperRow]:
     first, said = table["columns"][0], ""
     measures = {column: _measure(keys) for column, keys in table.get("measures", {}).items()}
     for row in table["rows"]:
@@ -124,7 +124,7 @@ def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
             and not column.startswith("paper")
             and not isinstance(row.get(column), list)
         ]
-        yield Row(
+        yield PaperRow(
             name or "",
             table["heading"],
             ", ".join(plain(text) for text in texts if text),
@@ -161,17 +161,17 @@ def _paper(row: Mapping[str, Any], before: Iterable[str]) -> str:
     return ", ".join(str(value) for column, value in row.items() if column.startswith("paper"))
 
 
-def chosen(names: Sequence[str]) -> list[Row]:
+def chosen(names: Sequence[str]) -> list[PaperRow]:
     """The rows of these names, or patterns such as "strings_*". Raises UserError, with a suggestion, for an unknown
     one."""
     known = {row.name: row for row in rows() if row.name}
-    found: list[str] = []
+    matching: list[str] = []
     for name in names:
         some = fnmatch.filter(known, name)
         if not some:
             raise UserError(f"there is no row {name}{suggest(name, known)}; vision-attn reproduce lists them")
-        found += some
-    return [known[name] for name in dict.fromkeys(found)]
+        matching += some
+    return [known[name] for name in dict.fromkeys(matching)]
 
 
 def chain(name: str) -> list[str]:
@@ -180,23 +180,23 @@ def chain(name: str) -> list[str]:
     return [*(chain(before) if before in trainings() else ()), name]
 
 
-def needed(row: Row) -> list[str]:
+def needed(row: PaperRow) -> list[str]:
     """All trainings of a row, in their order."""
-    return list(dict.fromkeys(each for name in row.trainings.values() for each in chain(name)))
+    return list(dict.fromkeys(training for name in row.trainings.values() for training in chain(name)))
 
 
 def seconds(names: Iterable[str], *, gpu: bool) -> float | None:
     """How long trainings take on one H200, or on a core of a CPU; None where it is not known of one."""
-    found = [_seconds(trainings()[name], gpu) for name in names]
-    return None if None in found else sum(each for each in found if each is not None)
+    times = [_seconds(trainings()[name], gpu) for name in names]
+    return None if None in times else sum(time for time in times if time is not None)
 
 
-def _seconds(one: Training, gpu: bool) -> float | None:
+def _seconds(training: PaperTraining, gpu: bool) -> float | None:
     if not gpu:
-        return None if one.cpu is None else 60.0 * one.cpu
-    if one.images is None or one.rate is None:
+        return None if training.cpu is None else 60.0 * training.cpu
+    if training.images is None or training.rate is None:
         return None
-    return one.images / rates()[one.rate]["images"] + _documents()[1]["overhead"]
+    return training.images / rates()[training.rate]["images"] + _documents()[1]["overhead"]
 
 
 def clock(spent: float) -> str:
@@ -207,7 +207,7 @@ def clock(spent: float) -> str:
     return (f"{hours} h " if hours else "") + f"{minutes} min"
 
 
-def missing(row: Row) -> list[str]:
+def missing(row: PaperRow) -> list[str]:
     """What of a row's data is not found."""
     return [name for name in row.data if not _is_there(name)]
 

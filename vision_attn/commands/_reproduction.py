@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._paper_rows import Measure, Row, needed, rows, seconds, trainings
+from vision_attn.commands._paper_rows import Measure, PaperRow, needed, rows, seconds, trainings
 from vision_attn.commands._run_options import best_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
@@ -62,19 +62,19 @@ class Made(NamedTuple):
     """Where its metrics are written."""
 
 
-def seeds_of(row: Row, plan: Plan) -> Sequence[int]:
+def seeds_of(row: PaperRow, plan: Plan) -> Sequence[int]:
     """The seeds of a row that are trained. A row of several stages has those of the documents."""
     return row.seeds[:1] if plan.included or len(needed(row)) > len(row.trainings) else row.seeds[: plan.seeds]
 
 
-def made(row: Row, column: str, seed: int, plan: Plan) -> Made:
+def made(row: PaperRow, column: str, seed: int, plan: Plan) -> Made:
     """What a column of a row is measured on."""
     if row.weights is not None and (plan.included or not row.trainings):
         return Made(row.name, seed, Path(row.weights), plan.out / f"{row.name}-included")
     return trained(row.trainings[column], seed, row, plan)
 
 
-def trained(name: str, seed: int, row: Row, plan: Plan) -> Made:
+def trained(name: str, seed: int, row: PaperRow, plan: Plan) -> Made:
     own = trainings()[name].seed
     if own is None and name not in row.trainings.values():  # that of its own row, if it has one
         own = next((other.seeds[0] for other in rows() if name in other.trainings.values()), 0)
@@ -82,24 +82,24 @@ def trained(name: str, seed: int, row: Row, plan: Plan) -> Made:
     return Made(name, seed if own is None else own, folder, folder)
 
 
-def steps(row: Row, plan: Plan) -> list[Made]:
+def steps(row: PaperRow, plan: Plan) -> list[Made]:
     """All that must be trained for a row, in order."""
     if plan.included or not row.trainings:
         return []
     return list(dict.fromkeys(trained(name, seed, row, plan) for seed in seeds_of(row, plan) for name in needed(row)))
 
 
-def train_words(one: Made, row: Row, plan: Plan) -> list[str]:
+def train_words(run: Made, row: PaperRow, plan: Plan) -> list[str]:
     """The command line of `train`."""
-    training, start = trainings()[one.name], []
+    training, start = trainings()[run.name], []
     if training.after in trainings():
-        start = [f"--run.start_from={trained(training.after, one.seed, row, plan).folder}"]
+        start = [f"--run.start_from={trained(training.after, run.seed, row, plan).folder}"]
     elif training.after and not plan.quick:
         start = [f"--run.start_from={training.after}"]
     elif training.after:
         start = ["--run.start_from=null"]
     device = [f"--run.device={plan.device}"] if plan.device != "auto" else []
-    words = ["train", training.config, f"--run.folder={one.folder}", f"--run.seed={one.seed}"]
+    words = ["train", training.config, f"--run.folder={run.folder}", f"--run.seed={run.seed}"]
     if plan.quick:
         from vision_attn.commands._quick_rows import small
 
@@ -107,43 +107,43 @@ def train_words(one: Made, row: Row, plan: Plan) -> list[str]:
     return [*words, *start, *training.options, *device, *plan.options]
 
 
-def measurements(row: Row, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
+def measurements(row: PaperRow, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
     """By column, of each seed: what is measured, where the record is written, and the options of `eval`."""
-    found: dict[str, list[tuple[Made, Path, list[str]]]] = {}
+    by_column: dict[str, list[tuple[Made, Path, list[str]]]] = {}
     for column in row.before:
         own = row.measures[column].eval
         for seed in seeds_of(row, plan):
-            one = made(row, column, seed, plan)
-            out = one.out / column.replace(" ", "_") if own else one.out
-            found.setdefault(column, []).append((one, out, [*row.eval, *own]))
-    return found
+            training = made(row, column, seed, plan)
+            out = training.out / column.replace(" ", "_") if own else training.out
+            by_column.setdefault(column, []).append((training, out, [*row.eval, *own]))
+    return by_column
 
 
-def eval_words(one: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
+def eval_words(training: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
     """The command line of `eval`."""
     device = [f"--device={plan.device}"] if plan.device != "auto" else []
-    return ["eval", str(one.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
+    return ["eval", str(training.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
 
 
-def is_measured(one: Made, out: Path, options: Sequence[str]) -> bool:
+def is_measured(training: Made, out: Path, options: Sequence[str]) -> bool:
     """Whether the record in `out` is of today's weights, with these options."""
     try:
         record = read_json(out / "metrics_test.json")
     except UserError:
         return False
     keys = [option for option in options if "." in option.split("=")[0]]
-    step = best_of(one.folder).get("step") if one.folder == one.out else record.get("step")
+    step = best_of(training.folder).get("step") if training.folder == training.out else record.get("step")
     return record.get("step") == step and [key for key in record.get("overrides", ()) if key in keys] == keys
 
 
-def left(row: Row, plan: Plan, *, gpu: bool) -> float | None:
+def left(row: PaperRow, plan: Plan, *, gpu: bool) -> float | None:
     """Seconds that the trainings of a row still take, by the epochs that are done; None where no time is known."""
     total = 0.0
-    for one in steps(row, plan):
-        known = seconds([one.name], gpu=gpu)
+    for step in steps(row, plan):
+        known = seconds([step.name], gpu=gpu)
         if known is None:
             return None
-        total += known * (1 - _done(one.folder))
+        total += known * (1 - _done(step.folder))
     return total
 
 
@@ -159,11 +159,11 @@ def _done(folder: Path) -> float:
     return 1.0 if position.get("done") else min(1.0, position.get("epoch", 0) / epochs)
 
 
-def numbers(row: Row, plan: Plan) -> list[Number] | None:
+def numbers(row: PaperRow, plan: Plan) -> list[Number] | None:
     """The numbers of a row now, beside those of the documents; None unless all are measured."""
-    found = []
+    collected = []
     for column, measured in measurements(row, plan).items():
-        if not all(is_measured(*each) for each in measured):
+        if not all(is_measured(*measurement) for measurement in measured):
             return None
         read = [value_of(row.measures[column], out) for _, out, _ in measured]
         values = [value for value in read if value is not None]
@@ -171,8 +171,8 @@ def numbers(row: Row, plan: Plan) -> list[Number] | None:
             return None
         measure = row.measures[column]
         measure = measure._replace(better=None) if plan.quick else measure
-        found.append(compared(column, row.before[column], values, measure, row.decimals[column]))
-    return found
+        collected.append(compared(column, row.before[column], values, measure, row.decimals[column]))
+    return collected
 
 
 class Value(NamedTuple):

@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     best: list[CaptionResult] = []
     fewer, films = 0, model.task.frames > 1
     what = "films" if films else "photographs"
-    with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, found):
-        options |= {"placed": bool(arguments.out or arguments.figure), "unreadable": found.complaints}
+    with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, paths):
+        options |= {"placed": bool(arguments.out or arguments.figure), "unreadable": paths.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
             if arguments.json:  # in a line of ASCII characters
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
             best.append(several[0])
             fewer += len(several) < arguments.captions
         wanted = arguments.out or arguments.figure
-        drawable = readable_again(best, what, found.complaints) if wanted else []
+        drawable = readable_again(best, what, paths.complaints) if wanted else []
         if arguments.out and drawable:
             complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
         if arguments.csv:
@@ -127,10 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         if arguments.attend:
-            found.notes.extend(unmoved(best, model.caption, options))
+            paths.notes.extend(unmoved(best, model.caption, options))
         words = getattr(model.task, "vocabulary", None)
-        found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
-    return 1 if found.complaints else 0
+        paths.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
+    return 1 if paths.complaints else 0
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
@@ -178,7 +178,7 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
     """The places of `--attend` by their word, or the first and the last of several. Raises UserError for others."""
-    found: dict[int | tuple[int, int], Any] = {}
+    steering: dict[int | tuple[int, int], Any] = {}
     for text in places:
         words, colon, place = text.partition(":")
         ends = words.split("-")
@@ -188,13 +188,13 @@ def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
                 "such as 3:0.3,-0.2 or 3-5:mask.png"
             )
         between = (int(ends[0]), int(ends[1])) if len(ends) == 2 else int(ends[0])
-        if between in found:
+        if between in steering:
             raise UserError(f"--attend {text}: word {words} has a place already")
         try:
-            found[between] = tuple(map(float, place.split(",")))
+            steering[between] = tuple(map(float, place.split(",")))
         except ValueError:
-            found[between] = mask_of(place)
-    return found
+            steering[between] = mask_of(place)
+    return steering
 
 
 def mask_of(name: str) -> Any:
@@ -219,24 +219,24 @@ def write_table(path: Path, results: Sequence[Any]) -> None:
 
 def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> list[Any]:
     """The results whose pictures can still be read."""
-    found = []
+    again = []
     for result in progress(results, what=what, unit="film" if what == "films" else "image"):
         try:
             _ = result.picture
-            found.append(result)
+            again.append(result)
         except UserError as error:
             complaints.append(str(error))
-    return found
+    return again
 
 
 def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> Iterator[str]:
     """Say of how many photographs the caption is what it is without `--attend`, which takes another search of each."""
     own = {key: value for key, value in options.items() if key not in ("attend", "strength")}
     own |= {"placed": False, "unreadable": []}
-    plain = {several[0].file: several[0].text for several in caption((one.image for one in results), **own)}
-    same = [one for one in results if plain.get(one.file) == one.text]
-    looked = [one.file for one in same if one.steered]
-    early = [one.file for one in same if not one.steered]
+    plain = {several[0].file: several[0].text for several in caption((result.image for result in results), **own)}
+    same = [result for result in results if plain.get(result.file) == result.text]
+    looked = [result.file for result in same if result.steered]
+    early = [result.file for result in same if not result.steered]
     if looked:
         yield f"looked at the place of --attend, and the caption stays what it was: {few(looked)}"
     if early:

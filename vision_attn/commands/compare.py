@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     figure = figure_options(arguments)
     notes: list[str] = []
     runs = [compared(folder, number, notes) for number, folder in enumerate(arguments.runs, start=1)]
-    known = {name for one in runs for name in (*one.val, *one.test)}
+    known = {name for run in runs for name in (*run.val, *run.test)}
     notes.extend(f"no run has {name}{suggest(name, known)}" for name in arguments.metrics or () if name not in known)
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.commands._compared_page import write_compared
@@ -150,33 +150,33 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log; one that a killed process left half written is left out."""
-    found = []
+    lines = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict)]
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def records(runs: Sequence[Compared]) -> Iterator[str]:
     """A JSON object for each run."""
     keys = different(runs)
-    for one in runs:
+    for run in runs:
         yield json.dumps(
-            {"run": one.name, "keys": {key: one.config.get(key) for key in keys}, "val": one.val, "test": one.test}
+            {"run": run.name, "keys": {key: run.config.get(key) for key in keys}, "val": run.val, "test": run.test}
         )
 
 
 def printed(runs: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
     """The lines of all tables, none wider than the terminal."""
-    found, room = tables(runs), max(NARROWEST, get_terminal_size((WIDTH, 24)).columns)
-    for number, table in enumerate(found, start=1):
-        if len(found) > 1:
+    compared, room = tables(runs), max(NARROWEST, get_terminal_size((WIDTH, 24)).columns)
+    for number, table in enumerate(compared, start=1):
+        if len(compared) > 1:
             yield from ([""] if number > 1 else [])
             yield f"{number}. {named(table)}"
         yield from _table(table, wanted, room)
-    if len(found) > 1:
+    if len(compared) > 1:
         yield ""
-    for line in (*why(found), *unfinished(runs)):
+    for line in (*why(compared), *unfinished(runs)):
         yield from wrap(line, room, subsequent_indent="  ", break_on_hyphens=False)
 
 
@@ -210,18 +210,18 @@ def _table(table: Sequence[Compared], wanted: Sequence[str] | None, room: int) -
 
 def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> list[list[str]]:
     """The cells of a table, the head first. A mean takes two lines."""
-    found = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
+    grid = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
     columns = [settings(table, key) for key in keys]
-    own = {one.number: [column[place] for column in columns] for place, one in enumerate(table)}
+    own = {run.number: [column[place] for column in columns] for place, run in enumerate(table)}
     for row in rows(table, names):
         numbers = [written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
-        if one := row.run:
-            found.append([str(one.number), _end(one.name), *own[one.number], str(one.val.get("step", "-")), *numbers])
+        if run := row.run:
+            grid.append([str(run.number), _end(run.name), *own[run.number], str(run.val.get("step", "-")), *numbers])
             continue
         spread = [written(value, name) for value, (_, name) in zip(row.spread, names, strict=True)]
         for label, cells in ((f"mean of {row.seeds} seeds", numbers), ("+- standard deviation", spread)):
-            found.append(["", label, *[""] * (len(keys) + 1), *cells])
-    return found
+            grid.append(["", label, *[""] * (len(keys) + 1), *cells])
+    return grid
 
 
 def _width(grid: Sequence[Sequence[str]]) -> int:
@@ -234,7 +234,7 @@ def _end(name: str) -> str:
 
 def _by_value(table: Sequence[Compared], key: str) -> str:
     """A key's values, each with the numbers of the runs that have it."""
-    found: dict[str, list[str]] = {}
-    for one, value in zip(table, settings(table, key), strict=True):
-        found.setdefault(value, []).append(str(one.number))
-    return "; ".join(f"{', '.join(numbers)}: {value}" for value, numbers in found.items())
+    by_value: dict[str, list[str]] = {}
+    for run, value in zip(table, settings(table, key), strict=True):
+        by_value.setdefault(value, []).append(str(run.number))
+    return "; ".join(f"{', '.join(numbers)}: {value}" for value, numbers in by_value.items())

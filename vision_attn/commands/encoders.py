@@ -45,11 +45,13 @@ def described(name: str) -> list[str]:
     from vision_attn.encoders import networks
     from vision_attn.encoders.choosing import BACKBONE, suited
 
-    found = suited(name)
-    kind, settings = found["class_path"].rpartition(".")[2], found["init_args"]
-    lines = [", ".join([f"{name}: {kind}", *(f"{key} {value}" for key, value in settings.items() if key != "name")])]
+    config = suited(name)
+    class_name, settings = config["class_path"].rpartition(".")[2], config["init_args"]
+    lines = [
+        ", ".join([f"{name}: {class_name}", *(f"{key} {value}" for key, value in settings.items() if key != "name")])
+    ]
     lines.append(f"weights: {weights_of(name, settings)}")
-    if found["class_path"] != BACKBONE:
+    if config["class_path"] != BACKBONE:
         return [*lines, "regions: its patch tokens"]
     resolution = settings["resolution"]
     last = {shape: node for node, shape in networks.maps(name, resolution)[1].items()}

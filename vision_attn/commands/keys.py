@@ -75,9 +75,9 @@ def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()
         return
     if "class_path" in node:
         module, _, name = node["class_path"].rpartition(".")  # imported when the config was read
-        found = getattr(sys.modules.get(module), name, None)
-        yield ".".join(path), node["class_path"], plain(sentences(inspect.getdoc(found) or "")[0])
-        below = descriptions(found)
+        constant = getattr(sys.modules.get(module), name, None)
+        yield ".".join(path), node["class_path"], plain(sentences(inspect.getdoc(constant) or "")[0])
+        below = descriptions(constant)
         for key, value in (node.get("init_args") or {}).items():
             yield from settings(value, below, (*path, key))
         return
@@ -93,50 +93,50 @@ def descriptions(constructor: Any) -> dict[str, str]:
     except (TypeError, ValueError):  # nothing that can be called, or nothing that says how
         return {}
     kinds = inspect.getmro(constructor)[:-1] if inspect.isclass(constructor) else [constructor]
-    found: dict[str, str] = {}
-    for kind in reversed(kinds):
-        documented = [kind.__doc__, kind.__init__.__doc__] if inspect.isclass(kind) else [kind.__doc__]
+    descriptions_of: dict[str, str] = {}
+    for cls in reversed(kinds):
+        documented = [cls.__doc__, cls.__init__.__doc__] if inspect.isclass(cls) else [cls.__doc__]
         for text in filter(None, documented):
-            found |= in_docstring(inspect.cleandoc(text), parameters)
-        if is_dataclass(kind):
-            found |= of_fields(kind)
+            descriptions_of |= in_docstring(inspect.cleandoc(text), parameters)
+        if is_dataclass(cls):
+            descriptions_of |= of_fields(cls)
     prose = sentences(inspect.getdoc(constructor) or "")
 
     def description(name: str) -> str:
-        own = found.get(name, "")
+        own = descriptions_of.get(name, "")
         if elsewhere := re.match(r"as for (\w+)", own):
             other = getattr(sys.modules[constructor.__module__], elsewhere[1], None)
             own = GENERAL.get(name) or descriptions(other).get(name) or own
         mentioned = next((plain(sentence) for sentence in prose if f"`{name}`" in sentence), "")
         return own or GENERAL.get(name) or mentioned
 
-    return {name: with_choices(description(name), each.annotation) for name, each in parameters.items()}
+    return {name: with_choices(description(name), parameter.annotation) for name, parameter in parameters.items()}
 
 
 def with_choices(text: str, annotation: Any) -> str:
     """A description with the values that a parameter may have, if these are few and not all are mentioned."""
     from vision_attn.configuration.annotations import kinds_of
 
-    literals = [kind for kind in kinds_of(annotation) if get_origin(kind) is Literal]
-    values = dict.fromkeys(str(value) for kind in literals for value in get_args(kind))
+    literals = [annotated for annotated in kinds_of(annotation) if get_origin(annotated) is Literal]
+    values = dict.fromkeys(str(value) for literal in literals for value in get_args(literal))
     return text if all(value in text for value in values) else f"{text} ({' or '.join(values)})".strip()
 
 
 def in_docstring(text: str, known: Iterable[str]) -> dict[str, str]:
     """Each description "name: text" of a docstring; it ends at an empty line or at the next."""
-    found: dict[str, str] = {}
+    described: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         starts = [start for start in NAMED.finditer(paragraph) if set(re.findall(r"\w+", start[1])) & set(known)]
         ends = [*(start.start() for start in starts[1:]), len(paragraph)]
         for start, end in zip(starts, ends, strict=False):
-            found |= dict.fromkeys(re.findall(r"\w+", start[1]), shortened(paragraph[start.end() : end]))
-    return found
+            described |= dict.fromkeys(re.findall(r"\w+", start[1]), shortened(paragraph[start.end() : end]))
+    return described
 
 
-def of_fields(kind: type) -> dict[str, str]:
+def of_fields(cls: type) -> dict[str, str]:
     """The docstring below each field of a dataclass."""
     try:
-        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         body = defined.body if isinstance(defined, ast.ClassDef) else []
     except (OSError, SyntaxError):  # a class of an interactive session
         return {}

@@ -93,5 +93,5 @@ def trusting(config: Any) -> str:
     from vision_attn.configuration.run_folder import OPENED
     from vision_attn.configuration.trust import NEVER
 
-    named = {part.class_path.split(".")[0] for key in OPENED for part in parts_of(getattr(config, key))}
+    named = {component.class_path.split(".")[0] for key in OPENED for component in parts_of(getattr(config, key))}
     return "".join(f" --trust {package}" for package in sorted(filter(None, named - NEVER)))

@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.metrics.variety import cut_short
 
     cut, drawn = [], []
-    with images_of(arguments, "transcribe", unit="line") as (files, found):
-        for result in model.transcribe(files, placed=arguments.out is not None, unreadable=found.complaints):
+    with images_of(arguments, "transcribe", unit="line") as (files, paths):
+        for result in model.transcribe(files, placed=arguments.out is not None, unreadable=paths.complaints):
             cut.append(result.cut)
             if arguments.json:  # in a line of ASCII characters
                 say(json.dumps({"file": result.file} | result.record()))
@@ -39,5 +39,5 @@ def run(arguments: argparse.Namespace) -> int:
                 drawn.append(result)
         if drawn:
             complain(f"drawn: {drawn[0].write_folder(arguments.out, drawn)}")
-        found.notes.extend(cut_short({"cut": sum(cut) / max(1, len(cut))}))
-    return 1 if found.complaints else 0
+        paths.notes.extend(cut_short({"cut": sum(cut) / max(1, len(cut))}))
+    return 1 if paths.complaints else 0

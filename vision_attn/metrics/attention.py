@@ -77,11 +77,11 @@ class AttentionCorrectness:
 
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
         """Return whether the centre of each region lies in any of the `boxes`, borders included; or in a `Mask`."""
-        masks = [one for one in boxes if isinstance(one, Mask)]
+        masks = [box for box in boxes if isinstance(box, Mask)]
         on_masks = torch.stack(
-            [torch.zeros(len(self.centres), dtype=torch.bool), *(one.contains(self.centres) for one in masks)]
+            [torch.zeros(len(self.centres), dtype=torch.bool), *(mask.contains(self.centres) for mask in masks)]
         )
-        boxes = [one for one in boxes if not isinstance(one, Mask)]
+        boxes = [box for box in boxes if not isinstance(box, Mask)]
         corners = torch.as_tensor([[float(edge) for edge in box[:4]] for box in boxes], dtype=torch.float64).view(-1, 4)
         *frames, rows, columns = self.grid
         axes = slice(0 if frames and rows * columns == 1 else 1 if rows == 1 else 2)  # neither, x alone, or x and y
@@ -95,8 +95,8 @@ class AttentionCorrectness:
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
     """Merge `parts`, whose grids and extents may differ, into one that averages over the content words of all."""
     whole = AttentionCorrectness(parts[0].grid)
-    whole.num_words = sum(part.num_words for part in parts)
-    whole.totals = {name: sum(part.totals[name] for part in parts) for name in whole.totals}
+    whole.num_words = sum(correctness.num_words for correctness in parts)
+    whole.totals = {name: sum(correctness.totals[name] for correctness in parts) for name in whole.totals}
     return whole
 
 
@@ -154,5 +154,5 @@ def rank_correlation(maps: Float[Tensor, "maps L"]) -> Float[Tensor, "maps maps"
     centred = above + equal / 2 - maps.shape[1] / 2
     length = centred.norm(dim=1)
     flat = length == 0
-    found = centred @ centred.mT / (length[:, None] * length).clamp(min=1e-12)
-    return torch.where(flat[:, None] & flat, 1, found)
+    correlation = centred @ centred.mT / (length[:, None] * length).clamp(min=1e-12)
+    return torch.where(flat[:, None] & flat, 1, correlation)

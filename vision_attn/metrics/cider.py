@@ -60,16 +60,16 @@ class CiderD(nn.Module):
         `images`: for each image the word ids of its references, as of `word_ids`. Raises UserError for fewer than two
         images, with which every score would be 0.
         """
-        found, total = [], 0
+        hashes, total = [], 0
         images = iter(images)
         while several := list(islice(images, AT_ONCE)):
             total += len(several)
             keys = hashed(self._counted(padded(several))).flatten(1).sort(dim=1).values
             new = keys != F.pad(keys[:, :-1], (1, 0))  # to its image
-            found.append(keys[new & (keys != 0)])
+            hashes.append(keys[new & (keys != 0)])
         if total < 2:
             raise UserError(f"CIDEr-D needs references of at least two images, not {total}: every score would be 0")
-        ngrams, frequencies = torch.cat(found).unique(return_counts=True)
+        ngrams, frequencies = torch.cat(hashes).unique(return_counts=True)
         kept, device = frequencies > 1, self.ngrams.device
         self.ngrams, self.frequencies = ngrams[kept].to(device), frequencies[kept].int().to(device)
         self.num_images.fill_(total)
@@ -168,7 +168,9 @@ class ReferenceTable:
                 for ids in coded:
                     words += ids
         most = max(map(len, lengths), default=0)
-        sizes = torch.tensor([each + [0] * (most - len(each)) for each in lengths], dtype=torch.long).view(-1, most)
+        sizes = torch.tensor([numbers + [0] * (most - len(numbers)) for numbers in lengths], dtype=torch.long).view(
+            -1, most
+        )
         starts = sizes.flatten().cumsum(0).view_as(sizes) - sizes
         self.longest = int(sizes.max()) if sizes.numel() else 0
         self.words = torch.tensor([*words, PAD], device=device)

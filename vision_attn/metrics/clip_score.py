@@ -32,28 +32,28 @@ class Embeddings:
         self.longest = getattr(model.config, "text_config", model.config).max_position_embeddings
 
     def images(self, pictures: Iterable[Image.Image]) -> Float[Tensor, "N D"]:
-        pictures, found = iter(pictures), []
+        pictures, embeddings = iter(pictures), []
         while some := list(islice(pictures, BATCH)):
             pixels = self.processor.image_processor(images=some, return_tensors="pt")["pixel_values"]
-            found.append(self._of(self.model.get_image_features, pixel_values=pixels.to(self.model.dtype)))
-        return torch.cat(found)
+            embeddings.append(self._of(self.model.get_image_features, pixel_values=pixels.to(self.model.dtype)))
+        return torch.cat(embeddings)
 
     def texts(self, captions: Sequence[str]) -> Float[Tensor, "N D"]:
         """Texts are cut at the most words that the model reads."""
-        found = []
+        embeddings = []
         for first in range(0, len(captions), BATCH):
             texts = [PREFIX + caption for caption in captions[first : first + BATCH]]
             options = {"padding": True, "truncation": True, "max_length": self.longest, "return_tensors": "pt"}
             words = self.processor.tokenizer(texts, **options)
             known = {name: words[name] for name in ("input_ids", "attention_mask")}
-            found.append(self._of(self.model.get_text_features, **known))
-        return torch.cat(found)
+            embeddings.append(self._of(self.model.get_text_features, **known))
+        return torch.cat(embeddings)
 
     @torch.inference_mode()
     def _of(self, embed: Any, **inputs: Tensor) -> Float[Tensor, "N D"]:
-        found = embed(**{name: value.to(self.device) for name, value in inputs.items()})
-        found = found if isinstance(found, Tensor) else found.pooler_output  # versions differ
-        return nn.functional.normalize(found.float(), dim=-1).cpu()
+        embedding = embed(**{name: value.to(self.device) for name, value in inputs.items()})
+        embedding = embedding if isinstance(embedding, Tensor) else embedding.pooler_output  # versions differ
+        return nn.functional.normalize(embedding.float(), dim=-1).cpu()
 
 
 def clip_scores(

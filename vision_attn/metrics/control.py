@@ -83,8 +83,8 @@ class Control(Evaluator):
     def __init__(
         self, beams: Sequence[int] = (1, 3), strengths: Sequence[float | int] = (0, 0.25, 0.5, 0.75, 1)
     ) -> None:
-        check_range("Control", 0, 1, **{f"strengths[{n}]": one for n, one in enumerate(strengths)})
-        check_range("Control", 1, 1000, **{f"beams[{n}]": one for n, one in enumerate(beams)})
+        check_range("Control", 0, 1, **{f"strengths[{n}]": strength for n, strength in enumerate(strengths)})
+        check_range("Control", 1, 1000, **{f"beams[{n}]": beam for n, beam in enumerate(beams)})
         self.beams, self.strengths = [*beams], sorted({*map(float, strengths), 1.0})
         self.outcomes: dict[tuple[Any, ...], dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
         """By (beams, turn, forced, strength), of each scene."""
@@ -103,7 +103,7 @@ class Control(Evaluator):
         if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
             return []
         _, rows, columns = task.encoder.layout
-        grid, found = Grid(rows, columns, task.encoder.extent()), []
+        grid, probed = Grid(rows, columns, task.encoder.extent()), []
         objects = [objects_of(boxes or {}) for boxes in batch.boxes]
         for beams in self.beams:
             decoding = task.decoding.changed(beams=beams)
@@ -111,37 +111,42 @@ class Control(Evaluator):
             cases = [case for image, caption in enumerate(own) for case in cases_of(image, caption, objects[image])]
             for forced, strength in self._runs(first=beams == self.beams[0]):
                 tried = ((case, _map(case, forced, grid, task.encoder.frames)) for case in cases)
-                made = [(case, one) for case, one in tried if one is not None]
-                several, maps = [case for case, _ in made], [one for _, one in made]
+                made = [(case, forced) for case, forced in tried if forced is not None]
+                several, maps = [case for case, _ in made], [forced for _, forced in made]
                 said = _decoded(task, decoding, regions, several, maps, strength)
                 for case, caption in zip(several, said, strict=True):
                     kept = own[case.image]
-                    found.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
-        return found
+                    probed.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
+        return probed
 
     def _runs(self, *, first: bool) -> list[tuple[str, float]]:
-        return [("other", one) for one in (self.strengths if first else [1.0])] + [("own", 1.0), ("random", 1.0)]
+        return [("other", strength) for strength in (self.strengths if first else [1.0])] + [
+            ("own", 1.0),
+            ("random", 1.0),
+        ]
 
     def update(self, batch: Any, results: Results) -> None:
-        for one in results.probed or ():
-            image = self.scenes + one.image
-            self.outcomes[one.beams, one.turn, one.forced, one.strength][image].append(one.named)
-            if one.opens and one.strength == 1:
-                self.outcomes[one.beams, 0, f"first_{one.forced}", 1.0][image].append(one.named)
-            if one.next_own is not None and (one.forced, one.strength) == ("other", 1.0):
-                self.outcomes[one.beams, 0, "next_own", 1.0][image].append(one.next_own)
+        for outcome in results.probed or ():
+            image = self.scenes + outcome.image
+            self.outcomes[outcome.beams, outcome.turn, outcome.forced, outcome.strength][image].append(outcome.named)
+            if outcome.opens and outcome.strength == 1:
+                self.outcomes[outcome.beams, 0, f"first_{outcome.forced}", 1.0][image].append(outcome.named)
+            if outcome.next_own is not None and (outcome.forced, outcome.strength) == ("other", 1.0):
+                self.outcomes[outcome.beams, 0, "next_own", 1.0][image].append(outcome.next_own)
         self.scenes += len(batch.boxes)
 
     def estimates(self) -> dict[str, Jackknife]:
         """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
-        found = {}
-        for (beams, turn, forced, strength), each in self.outcomes.items():
+        estimates = {}
+        for (beams, turn, forced, strength), cases in self.outcomes.items():
             parts = [forced if forced != "other" else "", "second" * turn]
             parts += ["" if strength == 1 else f"at_{strength:g}", "" if beams == self.beams[0] else f"beams_{beams}"]
             name = "_".join(["control", *filter(None, parts)])
-            sums, counts = (np.array([one(list(map(float, said))) for said in each.values()]) for one in (sum, len))
-            found[name] = ratio(sums, counts)
-        return dict(sorted(found.items()))
+            sums, counts = (
+                np.array([count_of(list(map(float, said))) for said in cases.values()]) for count_of in (sum, len)
+            )
+            estimates[name] = ratio(sums, counts)
+        return dict(sorted(estimates.items()))
 
     def compute(self) -> dict[str, float]:
         """Return shares, from 0 to 1; nothing without cases.
@@ -153,24 +158,28 @@ class Control(Evaluator):
         object. Names with "second" are of the second word of each object, those with "first_other", "first_own" and
         "first_random" of the first word that names any object alone, and those with "beams_3" of this width.
         """
-        found = self.estimates()
-        shares = {name: float(one.value) for name, one in found.items()}
-        if "control" in found and (ends := found["control"].interval(low=0, high=1)) is not None:
+        estimates = self.estimates()
+        shares = {name: float(estimate.value) for name, estimate in estimates.items()}
+        if "control" in estimates and (ends := estimates["control"].interval(low=0, high=1)) is not None:
             shares |= {"control_low": float(ends[0]), "control_high": float(ends[1])}
         return shares
 
     def write(self, folder: Path) -> None:
         """Write control.json: the share, the interval and the number of scenes and words of each kind of case."""
         with replacing(folder / "control.json") as path:
-            path.write_text(json.dumps({name: numbers(one) for name, one in self.estimates().items()}, indent=1) + "\n")
+            path.write_text(
+                json.dumps({name: numbers(estimate) for name, estimate in self.estimates().items()}, indent=1) + "\n"
+            )
 
 
-def numbers(one: Jackknife) -> dict[str, Any]:
+def numbers(estimate: Jackknife) -> dict[str, Any]:
     """A share with its interval of 95% (None for few scenes) and the number of scenes."""
-    ends = one.interval(low=0, high=1)
+    ends = estimate.interval(low=0, high=1)
     return {
-        "share": float(one.value), "interval": None if ends is None else ends.tolist(), "scenes": len(one.left_out)
-    }  # fmt: skip
+        "share": float(estimate.value),
+        "interval": None if ends is None else ends.tolist(),
+        "scenes": len(estimate.left_out),
+    }
 
 
 def objects_of(boxes: Mapping[str, Sequence]) -> dict[str, Object]:
@@ -181,15 +190,15 @@ def objects_of(boxes: Mapping[str, Sequence]) -> dict[str, Object]:
 def cases_of(image: int, caption: DecodedCaption, objects: Mapping[str, Object]) -> list[Case]:
     """All cases of a caption: the first two words of each object, with each other object."""
     before: dict[Object, int] = defaultdict(int)
-    found = []
+    cases = []
     for place, word in enumerate(caption.words):
         if (own := objects.get(word)) is None:
             continue
         turn, before[own] = before[own], before[own] + 1
         if turn < 2:
             others = [other for other in dict.fromkeys(objects.values()) if other != own]
-            found += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
-    return found
+            cases += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
+    return cases
 
 
 def outcome(

@@ -87,7 +87,7 @@ class Deletion(Evaluator):
         """
         if not self.drops:
             return {}
-        by_map, random = (sum(each) / len(self.drops) for each in zip(*self.drops, strict=True))
+        by_map, random = (sum(drops) / len(self.drops) for drops in zip(*self.drops, strict=True))
         ratio = {"deletion_ratio": by_map / random} if random > 0 else {}
         return {"deletion": by_map, "deletion_random": random, **ratio}
 
@@ -109,13 +109,13 @@ def _log_prob(
     deleted: Bool[Tensor, "N L"],
 ) -> Float[Tensor, "N"]:
     """log p of the word at each `place` of the caption of each `image`, where `deleted` regions are the mean."""
-    found = []
+    log_probs = []
     size = max(1, MAX_NUMBERS // regions[0].numel())
-    for each, last, mask in zip(image.split(size), place.split(size), deleted.split(size), strict=True):
-        changed = torch.where(mask[..., None], mean[each, None], regions[each])
+    for some, last, mask in zip(image.split(size), place.split(size), deleted.split(size), strict=True):
+        changed = torch.where(mask[..., None], mean[some, None], regions[some])
         length = int(last.max()) + 1
         # Words after the one that is measured do not change it, so they are not computed.
         before = torch.arange(length, device=words.device) <= last[:, None]
-        prefix = words[each, :, :length] * before[:, None]
-        found.append(model(changed, prefix).log_prob[torch.arange(len(each)), 0, last])
-    return torch.cat(found)
+        prefix = words[some, :, :length] * before[:, None]
+        log_probs.append(model(changed, prefix).log_prob[torch.arange(len(some)), 0, last])
+    return torch.cat(log_probs)

@@ -51,8 +51,8 @@ class Counts(NamedTuple):
     def plus(self, other: "Counts") -> "Counts":
         """The counts of the batches of both."""
 
-        def add(one: Any, more: Any) -> Any:
-            return more if one is None else one if more is None else one + more
+        def add(own: Any, more: Any) -> Any:
+            return more if own is None else own if more is None else own + more
 
         wrong = {mode: number + other.wrong[mode] for mode, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
@@ -63,13 +63,13 @@ def after_glimpses(total: Counts, num_classes: int) -> dict[str, list[float]]:
     the glimpse `lowered` it, the first from that of an even answer; and, of a model with an LSTM, the `share` of each
     glimpse in the last cell state (`information.cell_shares`), of which the rest is the initial state's."""
     assert total.wrong_after is not None
-    found = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
+    by_glimpse = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
     if total.entropy is not None:
         entropy = (total.entropy / total.images).tolist()
-        found |= {"entropy": entropy, "lowered": [a - b for a, b in pairwise([log(num_classes), *entropy])]}
+        by_glimpse |= {"entropy": entropy, "lowered": [a - b for a, b in pairwise([log(num_classes), *entropy])]}
     if total.shares is not None:
-        found["share"] = (total.shares[1:] / total.images).tolist()
-    return found
+        by_glimpse["share"] = (total.shares[1:] / total.images).tolist()
+    return by_glimpse
 
 
 def confusion(labels: Int[Tensor, "B"], answers: Int[Tensor, "B"], classes: int) -> Int[Tensor, "N N"] | None:
@@ -94,8 +94,8 @@ def areal(boxes: Float[Tensor, "B 4"] | None) -> Bool[Tensor, "B"] | None:
     """Whether the box of each image is known and has an area, so that a location can lie in it; None if none has."""
     if boxes is None:
         return None
-    found = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)
-    return found if found.any() else None
+    has_area = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)
+    return has_area if has_area.any() else None
 
 
 def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion,
 from vision_attn.metrics.coco.captions import Report, caption_metrics
 from vision_attn.metrics.coco.results import EACH, INTERVALS, Image, write_each, write_intervals, write_results
 from vision_attn.metrics.coco.sums import estimates
-from vision_attn.metrics.function_words import Language, content_marks
+from vision_attn.metrics.function_words import CaptionLanguage, content_marks
 from vision_attn.metrics.variety import cut_short, few_images, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
 from vision_attn.system.written import shown
@@ -22,17 +22,17 @@ from vision_attn.system.written import shown
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
     """The metrics of an evaluator, as numbers of Python. Raises UserError, which names it, for what is no number and
     for the names of other metrics, the `known` ones."""
-    name, found = type(evaluator).__name__, {}
+    name, numbers = type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
         raise UserError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
     for metric, value in measured.items():
         if metric in known:
             raise UserError(f"{name} measures {metric}, which is measured already: rename it")
         try:
-            found[metric] = float(value)
+            numbers[metric] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{name} measures {metric}, but {value!r} is no number") from error
-    return found
+    return numbers
 
 
 class ReferenceLikelihood(Evaluator):
@@ -67,7 +67,7 @@ class CaptionScores(Evaluator):
         split: Callable[[str], Sequence[str]] | None = None,
         unit: str = "image",
         pretrained: bool = False,
-        language: Language | None = None,
+        language: CaptionLanguage | None = None,
     ) -> None:
         """`split`: how captions become words; None: at spaces, as in COCO's code. `unit`: what is captioned.
         `pretrained`: by a captioner of transformers. `language`: of all captions of the data set, which decides on
@@ -102,9 +102,11 @@ class CaptionScores(Evaluator):
 
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
-        write_each(folder / EACH, self.candidates, self.report.each)
-        found = {name: one.interval(low=0) for name, one in estimates(self.report).items()}
-        write_intervals(folder / INTERVALS, {name: ends.tolist() for name, ends in found.items() if ends is not None})
+        write_each(folder / EACH, self.candidates, self.report.by_image)
+        intervals = {name: estimate.interval(low=0) for name, estimate in estimates(self.report).items()}
+        write_intervals(
+            folder / INTERVALS, {name: ends.tolist() for name, ends in intervals.items() if ends is not None}
+        )
 
 
 def content_of(caption: DecodedCaption) -> list[str]:
@@ -171,8 +173,10 @@ class Pointing(Evaluator):
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for mode in dict.fromkeys(mode for mode, *_ in self.correctness):
-            found = joined([part for (other, *_), part in self.correctness.items() if other == mode]).compute()
+            computed = joined(
+                [correctness for (other, *_), correctness in self.correctness.items() if other == mode]
+            ).compute()
             if mode:
-                found = {f"{name}_{mode}": found[name] for name in ("pointing", "mass")}
-            metrics |= found
+                computed = {f"{name}_{mode}": computed[name] for name in ("pointing", "mass")}
+            metrics |= computed
         return metrics

@@ -107,7 +107,7 @@ COMMON = 30
 """The most words that are taken for the function words of a language that is not known."""
 
 
-class Language(NamedTuple):
+class CaptionLanguage(NamedTuple):
     """What a set of captions is written in."""
 
     name: str
@@ -118,7 +118,7 @@ class Language(NamedTuple):
     """Why METEOR says less of this English than of sentences; "" where it does not."""
 
 
-def language_of(captions: Iterable[str]) -> Language:
+def language_of(captions: Iterable[str]) -> CaptionLanguage:
     """The language of a set of captions, as written: English unless the function words of another one are more frequent
     in all of them together, or most letters are not Latin, or English function words hardly occur in many captions."""
     written: Counter[str] = Counter()
@@ -136,22 +136,22 @@ def language_of(captions: Iterable[str]) -> Language:
     letters = sum(times * sum(map(str.isalpha, word)) for word, times in counts.items())
     latin = sum(times * sum(letter < "\u0250" for letter in word if letter.isalpha()) for word, times in counts.items())
     if 2 * latin < letters:
-        return Language(name, f"{letters - latin:,} of {letters:,} letters are not Latin")
+        return CaptionLanguage(name, f"{letters - latin:,} of {letters:,} letters are not Latin")
     rare = f"only {own:,} of {total:,} words are among those that English sentences share"
     if numbers[best] > max(_times(counts, _ENGLISH_FOUND), 1):
         of = f"of {total:,} words {numbers[best]:,} are function words of {name.capitalize()}, {own:,} of English"
-        return Language(name, of if name else rare)
+        return CaptionLanguage(name, of if name else rare)
     commonest_one = max((counts[word] for word in FUNCTION_WORDS & counts.keys()), default=0)
     if total >= MANY and own - commonest_one < FEW * total:
-        return Language("", rare)
+        return CaptionLanguage("", rare)
     if total >= MANY and own < TERSE * total:
         share = f"{own / total:.0%}"
-        return Language(
+        return CaptionLanguage(
             "english",
             terse=f"only {share} of the words are function words, and METEOR weighs these as in sentences, which have "
             "near a half: compare it with scores of these references alone",
         )
-    return Language("english")
+    return CaptionLanguage("english")
 
 
 def _times(counts: Mapping[str, int], words: Set[str]) -> int:

@@ -81,7 +81,7 @@ class MapInformation(Evaluator):
         if not kept:
             return {}
         x, y = (numbered(values) for values in zip(*kept, strict=True))
-        found, generator = mutual_information(x, y), torch.Generator().manual_seed(0)
+        information, generator = mutual_information(x, y), torch.Generator().manual_seed(0)
         chance = torch.tensor(
             [
                 mutual_information(x[torch.randperm(len(x), generator=generator)], y).plug_in
@@ -91,11 +91,11 @@ class MapInformation(Evaluator):
         )
         low, high = (chance - chance.mean()).quantile(torch.tensor([0.025, 0.975], dtype=torch.double)).tolist()
         return {
-            "information": found.plug_in - chance.mean().item(),
+            "information": information.plug_in - chance.mean().item(),
             "information_low": low,
             "information_high": high,
-            "information_plug_in": found.plug_in,
-            "information_miller_madow": found.miller_madow,
+            "information_plug_in": information.plug_in,
+            "information_miller_madow": information.miller_madow,
         }
 
 
@@ -152,13 +152,13 @@ class ExpectationGap(Evaluator):
         nothing for a captioner that does not mix regions."""
         if not self.gaps:
             return {}
-        nwgm, expectation, log_prob = (sum(each) / len(self.gaps) for each in zip(*self.gaps, strict=True))
+        nwgm, expectation, log_prob = (sum(gaps) / len(self.gaps) for gaps in zip(*self.gaps, strict=True))
         return {"nwgm_gap": nwgm, "expectation_gap": expectation, "expectation_log_prob": log_prob}
 
 
 def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, "T"]) -> list[Gap]:
     """The gaps of the words of one caption."""
-    found: list[Gap] = []
+    gaps: list[Gap] = []
     memory, state = model.start(regions, 1)
     before = torch.zeros_like(words[None, :1])
     for word in words[words != 0]:
@@ -167,26 +167,26 @@ def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, 
             return []
         with model.seeing_each() or nullcontext():
             rows = regions.shape[1]
-            each, *_ = model.step(before.expand(-1, rows).contiguous(), _repeated(state, rows), memory)
-        found.append(gap(logits[0, 0], each[0], look.alpha[0, 0], int(word)))
+            expected, *_ = model.step(before.expand(-1, rows).contiguous(), _repeated(state, rows), memory)
+        gaps.append(gap(logits[0, 0], expected[0], look.alpha[0, 0], int(word)))
         before, state = word.view(1, 1), after
-    return found
+    return gaps
 
 
-def gap(logits: Float[Tensor, "V"], each: Float[Tensor, "L V"], alpha: Float[Tensor, "L"], word: int) -> Gap:
+def gap(logits: Float[Tensor, "V"], by_region: Float[Tensor, "L V"], alpha: Float[Tensor, "L"], word: int) -> Gap:
     """The gap of one word from its logits in one pass and at each region, in float64."""
-    logits, each, alpha = (part.double() for part in (logits, each, alpha))
+    logits, by_region, alpha = (tensor.double() for tensor in (logits, by_region, alpha))
     weights = (alpha / alpha.sum())[:, None]
-    one = logits.log_softmax(dim=0)
-    nwgm = (weights * each).sum(dim=0).log_softmax(dim=0)
-    expected = (each.log_softmax(dim=1) + weights.log()).logsumexp(dim=0)
-    divergences = ((log_p.exp() * (log_p - one)).sum() for log_p in (nwgm, expected))
-    return Gap(*map(float, (*divergences, expected[word] - one[word])))
+    log_prob = logits.log_softmax(dim=0)
+    nwgm = (weights * by_region).sum(dim=0).log_softmax(dim=0)
+    expected = (by_region.log_softmax(dim=1) + weights.log()).logsumexp(dim=0)
+    divergences = ((log_p.exp() * (log_p - log_prob)).sum() for log_p in (nwgm, expected))
+    return Gap(*map(float, (*divergences, expected[word] - log_prob[word])))
 
 
 def _repeated(state: Nested, rows: int) -> Nested:
     """The state of one row, as that of several."""
-    return map_tensors(lambda part: part.repeat_interleave(rows, dim=1), state)
+    return map_tensors(lambda tensor: tensor.repeat_interleave(rows, dim=1), state)
 
 
 def answer_entropy(log_prob: Float[Tensor, "B R T N"]) -> Float[Tensor, "B T"]:
@@ -200,9 +200,9 @@ def cell_parts(updates: Sequence[CellUpdate]) -> Float[Tensor, "states *rows H"]
     parts = [updates[0].before, *(update.written for update in updates)]
     kept = torch.ones_like(parts[0])
     left = [parts[-1]]
-    for update, part in zip(reversed(updates), reversed(parts[:-1]), strict=True):
+    for update, remaining in zip(reversed(updates), reversed(parts[:-1]), strict=True):
         kept = kept * update.forget
-        left.append(kept * part)
+        left.append(kept * remaining)
     return torch.stack(left[::-1])
 
 

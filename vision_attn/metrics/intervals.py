@@ -69,8 +69,8 @@ class Jackknife:
         from scipy.special import stdtr
 
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = stdtr(self._freedom, -self.value / self.error)
-        return np.where((self.error == 0) & (self.value <= 0), 1.0, found)
+            p = stdtr(self._freedom, -self.value / self.error)
+        return np.where((self.error == 0) & (self.value <= 0), 1.0, p)
 
     def __getitem__(self, columns: ndarray | list[int]) -> "Jackknife":
         """Some of the columns."""
@@ -131,9 +131,9 @@ def holm(p: Float[ndarray, "*sets tests"]) -> Float[ndarray, "*sets tests"]:
     that probability, however the tests depend on each other."""
     order = np.argsort(p, axis=-1)
     steps = np.take_along_axis(p, order, axis=-1) * np.arange(p.shape[-1], 0, -1)
-    found = np.empty_like(steps)
-    np.put_along_axis(found, order, np.maximum.accumulate(steps, axis=-1).clip(max=1), axis=-1)
-    return found
+    adjusted = np.empty_like(steps)
+    np.put_along_axis(adjusted, order, np.maximum.accumulate(steps, axis=-1).clip(max=1), axis=-1)
+    return adjusted
 
 
 def p_behind(estimates: Jackknife, best: int) -> Float[ndarray, "columns"] | None:
@@ -154,6 +154,6 @@ def p_behind(estimates: Jackknife, best: int) -> Float[ndarray, "columns"] | Non
     if ahead is None:
         return None
     pairs: Bool[ndarray, "columns columns"] = ~np.eye(columns, dtype=bool)
-    found = np.ones((columns, columns))
-    found[pairs] = holm(ahead[pairs])
-    return found[best]
+    p = np.ones((columns, columns))
+    p[pairs] = holm(ahead[pairs])
+    return p[best]

@@ -71,9 +71,9 @@ def linear(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[
     """Noisy linear interpolation (Rong et al. 2022, section 4): each pixel that is gone is the mean of its eight
     neighbours, those at a side with twice the weight of those at a corner, with a little noise. Where everything is
     gone: the mean colour. Noise is torch's."""
-    found = closed(image, gone)
-    noise = NOISE * (image.max() - image.min()) * torch.randn_like(found)
-    return torch.where(gone[:, None], found + noise, image)
+    filled = closed(image, gone)
+    noise = NOISE * (image.max() - image.min()) * torch.randn_like(filled)
+    return torch.where(gone[:, None], filled + noise, image)
 
 
 FILLS: dict[str, Fill] = {"linear": linear, "mean": mean, "blur": blur}

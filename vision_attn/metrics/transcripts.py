@@ -38,11 +38,11 @@ class TranscriptErrors(Evaluator):
         metrics = {"error": character_error(self.records), "error_sequence": 100 * wrong / len(self.records)}
         lengths = sorted({len(record["reference"]) for record in self.records})
         middle = (lengths[0] + lengths[-1]) / 2
-        for name, part in {
+        for name, edits in {
             "error_short": [record for record in self.records if len(record["reference"]) <= middle],
             "error_long": [record for record in self.records if len(record["reference"]) > middle],
         }.items():
-            metrics |= {name: character_error(part)} if part else {}
+            metrics |= {name: character_error(edits)} if edits else {}
         return metrics
 
     def by_length(self) -> dict[int, float]:
@@ -61,7 +61,7 @@ class TranscriptErrors(Evaluator):
 
 def character_error(records: Sequence[Mapping[str, Any]]) -> float:
     """Edits per character of the references, in percent."""
-    return 100 * sum(each["edits"] for each in records) / max(1, sum(len(each["reference"]) for each in records))
+    return 100 * sum(line["edits"] for line in records) / max(1, sum(len(line["reference"]) for line in records))
 
 
 class Alignment(Evaluator):
@@ -92,10 +92,10 @@ class Alignment(Evaluator):
                 self.hits += on_characters(caption.words, centre.tolist(), boxes)
 
     def compute(self) -> dict[str, float]:
-        found: dict[str, Sequence[float]] = {
+        shares: dict[str, Sequence[float]] = {
             "on_character": self.hits, "forward": self.forward, "travelled": self.travelled
         }  # fmt: skip
-        return {name: sum(values) / len(values) for name, values in found.items() if values}
+        return {name: sum(values) / len(values) for name, values in shares.items() if values}
 
 
 class GlimpsesTaken(Evaluator):

@@ -81,9 +81,9 @@ class AnswerResult(Displayable):
         """The question, the answer with its probability, and what each hop read most, with its weight; with `maps` also
         all weights of each hop, as `hops`, and the words that are `unknown`."""
         read = [{"fact": fact, "weight": weight} for fact, weight in self._most()]
-        found = {"question": self.question, "answer": self.text, "probability": self.probability, "read": read}
-        found |= {"unknown": list(self.unknown), "scored": self.scored}
-        return found | ({"hops": self.alpha.tolist()} if maps else {})
+        fields = {"question": self.question, "answer": self.text, "probability": self.probability, "read": read}
+        fields |= {"unknown": list(self.unknown), "scored": self.scored}
+        return fields | ({"hops": self.alpha.tolist()} if maps else {})
 
     def arrays(self) -> dict[str, np.ndarray]:
         """`maps` (K, L) or (K, Y, X): the weight of each sentence or region in each hop; `probabilities` (V) of each of
@@ -159,7 +159,7 @@ class StoryAnswer(AnswerResult):
     def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **look: Any) -> None:
         if look:
             raise UserError(f"{', '.join(look)} is of maps on pictures, and a story has none")
-        write_story_hops(path, [one.described for one in results], scored=results[0].scored, chosen=False)
+        write_story_hops(path, [result.described for result in results], scored=results[0].scored, chosen=False)
 
     @classmethod
     def write_folder(cls, folder: Path, results: Sequence["StoryAnswer"], **look: Any) -> Path:
@@ -213,7 +213,7 @@ class SceneAnswer(AnswerResult, InteractiveResult):
         from 0."""
         rows, columns = self.alpha.shape[1:]
         told = "; scores of any sign, since this model has no softmax" * self.scored
-        found = [f"regions: {rows} rows, {columns} columns, counted from the top left corner{told}"]
+        lines = [f"regions: {rows} rows, {columns} columns, counted from the top left corner{told}"]
         for name, alpha in zip(self.words, self.alpha, strict=True):
             places = alpha.flatten().abs().topk(min(SHOWN, alpha.numel())).indices
             weights = alpha.flatten()[places]
@@ -223,8 +223,8 @@ class SceneAnswer(AnswerResult, InteractiveResult):
                 for weight, place in zip(weights.tolist(), places.tolist(), strict=True)
                 if self.scored or weight >= LEAST
             ]  # fmt: skip
-            found.append(f"{name}: {'; '.join(read)}")
-        return found
+            lines.append(f"{name}: {'; '.join(read)}")
+        return lines
 
     def _most(self) -> Iterator[tuple[dict[str, int], float]]:
         for alpha in self.alpha:
@@ -237,7 +237,7 @@ class SceneAnswer(AnswerResult, InteractiveResult):
 
     @classmethod
     def write_together(cls, path: Path, results: Sequence["SceneAnswer"], **look: Any) -> None:
-        items = [one.page_item for one in results]
+        items = [result.page_item for result in results]
         write_hops_page(path, items, scored=results[0].scored, origin=origin_of(results), **look)
 
     def write_picture(self, path: Path, **look: Any) -> None:

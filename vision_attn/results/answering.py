@@ -30,7 +30,7 @@ MOST_FACTS = 50
 """Sentences that a run reads whose data do not say how many."""
 
 
-class Answers:
+class AnswersQuestions:
     """What `Model` has of questions."""
 
     task: Any
@@ -57,11 +57,11 @@ class Answers:
         """
         self.check("answer")
         asked = [question] if isinstance(question, str) else list(question)
-        if not asked or not all(isinstance(one, str) and one.strip() for one in asked):
+        if not asked or not all(isinstance(question, str) and question.strip() for question in asked):
             raise UserError("a question is a text of at least one word")
         told = self._of_image(facts, asked) if self.task.encoder else self._of_story(facts, asked)
-        found = ResultList(told)
-        return found[0] if isinstance(question, str) else found
+        results = ResultList(told)
+        return results[0] if isinstance(question, str) else results
 
     def _of_story(self, given: Any, asked: Sequence[str]) -> "Iterator[AnswerResult]":
         from vision_attn.results.answered import StoryAnswer
@@ -70,11 +70,11 @@ class Answers:
         unknown = self._unknown(sentences, name if name != STORY else "this story")
         most = self.source.max_facts if isinstance(self.source, QuestionSource) else MOST_FACTS
         facts, words, *_ = encoded(
-            [Question(one, "", "", tuple(sentences)) for one in asked], self.task.vocabulary, most
+            [Question(question, "", "", tuple(sentences)) for question in asked], self.task.vocabulary, most
         )
-        new = [self._unknown([one], f"the question {one!r}") for one in asked]
-        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
-            shown = AnsweredStory(one, sentences[-most:], (), None, *self._said(probabilities), alpha)
+        new = [self._unknown([question], f"the question {question!r}") for question in asked]
+        for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+            shown = AnsweredStory(question, sentences[-most:], (), None, *self._said(probabilities), alpha)
             missing = list(dict.fromkeys([*new[number], *unknown]))
             yield StoryAnswer(
                 name, shown, probabilities, self.task.vocabulary.words, self.task.model.scored, missing, self.name
@@ -89,13 +89,13 @@ class Answers:
         name = name_of(given, 1)
         image = held(given, name)
         pixels: Any = encoded_image(image, encoder.resolution, encoder.fit)
-        new = [self._unknown([one], f"the question {one!r}") for one in asked]
-        words = padded([vocabulary.encode(one) for one in asked])
+        new = [self._unknown([question], f"the question {question!r}") for question in asked]
+        words = padded([vocabulary.encode(question) for question in asked])
         picture, way = whole(image), f"attention of {type(self.task.model).__name__}"
         facts = pixels[None].expand(len(asked), *pixels.shape)
-        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+        for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
             maps = alpha.unflatten(1, encoder.grid)
-            shown = AnsweredImage(one, None, *self._said(probabilities), maps, picture, (), encoder.extent())
+            shown = AnsweredImage(question, None, *self._said(probabilities), maps, picture, (), encoder.extent())
             yield SceneAnswer(
                 name, shown, probabilities, vocabulary.words, self.task.model.scored, new[number], self.name, image,
                 encoder.fit, way,
@@ -127,8 +127,8 @@ def hint(result: "AnswerResult") -> str:
     if not result.unknown:
         return ""
     known = [word for word in result.names if word.isalpha()]
-    one = result.unknown[0] if len(result.unknown) == 1 else ""
-    like = suggest(one, known) if one else ""
+    unknown = result.unknown[0] if len(result.unknown) == 1 else ""
+    like = suggest(unknown, known) if unknown else ""
     like = like if like.startswith("; did you mean") else ""
     return f"unknown to this model, which may answer wrongly: {few(result.unknown, 8)}{like}"
 
@@ -144,8 +144,8 @@ def story_of(given: Any) -> tuple[str, list[str]]:
         if given and not re.search(r"\s", given):
             raise UserError(f"{given}: no such file: a story is a text of sentences, or a file that holds one")
         given = SENTENCES.split(given.strip())
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list | tuple) or not all(isinstance(sentence, str) for sentence in given):
         raise UserError("this run answers questions about stories: give a text or a list of sentences, not an image")
-    if not (sentences := [one.strip() for one in given if one.strip()]):
+    if not (sentences := [sentence.strip() for sentence in given if sentence.strip()]):
         raise UserError(f"{name}: there is no sentence")
     return name, sentences

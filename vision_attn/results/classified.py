@@ -101,7 +101,7 @@ class ClassificationResult(Displayable):
     @property
     def read(self) -> ReadTrace:
         assert isinstance(self.view, Reads)
-        boxes, sigma = (part.detach().float().cpu() for part in (self.view.boxes, self.view.sigma))
+        boxes, sigma = (tensor.detach().float().cpu() for tensor in (self.view.boxes, self.view.sigma))
         patches = self.view.patches
         return ReadTrace(self.image, boxes, sigma, patches, self.probabilities, None, self.title, self.names)
 
@@ -133,13 +133,13 @@ class ClassificationResult(Displayable):
         """`probabilities` (T, N): of each class after each glimpse; `locations` (T, 2): (x, y) of each glimpse, from -1
         to 1, if the model takes glimpses; `names` (N): of classes; `text` and `image`, its file ()."""
         numbers = range(self.probabilities.shape[1])
-        found = {
+        arrays = {
             "probabilities": self.probabilities.cpu().numpy(),
             "names": np.array([*self.names] or [str(number) for number in numbers], dtype=np.str_),
             "text": np.array(self.text),
             "image": np.array(self.file.encode(errors="backslashreplace").decode()),
         }
-        return found if self.locations is None else found | {"locations": self.locations.cpu().numpy()}
+        return arrays if self.locations is None else arrays | {"locations": self.locations.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
@@ -190,8 +190,8 @@ class DrawnImages(Displayable):
     def arrays(self) -> dict[str, np.ndarray]:
         """`canvases` (N, T, C, Y, X): each image after each time step, in [0, 1]; `boxes` (N, T, 4): the write windows,
         their left, top, right and bottom edge from -1 to 1, if the model has them."""
-        found = {"canvases": self.canvases.cpu().numpy()}
-        return found if self.writes is None else found | {"boxes": self.writes.boxes.cpu().numpy()}
+        arrays = {"canvases": self.canvases.cpu().numpy()}
+        return arrays if self.writes is None else arrays | {"boxes": self.writes.boxes.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:

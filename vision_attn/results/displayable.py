@@ -284,8 +284,8 @@ class InteractiveResult(Said, Displayable):
 
 def _different(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Of each column the parts that are not the same in all."""
-    parts = [part for part in zip(*columns, strict=True) if len({*part}) > 1]
-    return [[part[number] for part in parts] for number in range(len(columns))]
+    parts = [words for words in zip(*columns, strict=True) if len({*words}) > 1]
+    return [[words[number] for words in parts] for number in range(len(columns))]
 
 
 class Framed:

@@ -113,13 +113,17 @@ class ExplanationResult(InteractiveResult):
 
     @classmethod
     def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **look: Any) -> None:
-        kind = items[0].kind
+        class_name = items[0].kind
         dials = any(item.layers is not None for item in items)
         origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
-        told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
-        guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
-        told_as: dict[str, Any] = {"title": TITLES[kind], "guide": guide, "origin": origin}
-        write_page(path, [item.page_item for item in items], unit=UNITS.get(kind, "word"), **told_as, **look)
+        told = P.get(class_name, "") if any(item.log_prob is not None for item in items) else ""
+        guide = (
+            (GUIDES[class_name] + KEYS if class_name in GUIDES else GUIDE.format("word"))
+            + told
+            + (DIALS if dials else "")
+        )
+        told_as: dict[str, Any] = {"title": TITLES[class_name], "guide": guide, "origin": origin}
+        write_page(path, [item.page_item for item in items], unit=UNITS.get(class_name, "word"), **told_as, **look)
 
     def write_picture(self, path: Path, **look: Any) -> None:
         options: dict[str, Any] = {

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
 from vision_attn.geometry.extents import Extent
 from vision_attn.results.explained import ExplanationResult
 from vision_attn.results.images import SIDE, Picture, around, shown, whole
-from vision_attn.results.result_list import Images, ResultList, each
+from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
 from vision_attn.system.turns import DRAWING, Turn
@@ -55,7 +55,7 @@ class Explainer:
         *,
         at_least: int = SIDE,
         fit: Fit = "centre",
-        model: Model | None = None,
+        model: OpenedModel | None = None,
         turn: Turn | None = None,
     ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
@@ -132,17 +132,17 @@ class Explainer:
         if method not in get_args(Method):
             raise UserError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
-        part = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
+        layers = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
 
         def explained(file: str, picture: Image.Image) -> ExplanationResult:
             with self._turn, DRAWING if method == "smoothgrad" else nullcontext():
                 seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
             random = self._model is not None and self._model.random
             image, (photograph, extent) = shown(picture, self._fit), around(picture, self._fit)
-            return ExplanationResult(file, image, photograph, extent, self.kind, seen, part, self.name, random)
+            return ExplanationResult(file, image, photograph, extent, self.kind, seen, layers, self.name, random)
 
         read = partial(whole, at_least=self.at_least)
-        return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
+        return results_of(images, read, lambda some: [explained(*item) for item in some], unreadable=unreadable)
 
     def intervene(
         self,
@@ -174,12 +174,12 @@ class Explainer:
         def answered(file: str, picture: Image.Image) -> "Intervention":
             _, seen = around(picture, self._fit)
             boxes = {name: box and Extent(*box).seen_from(seen) for name, box in (("without", without), ("only", only))}
-            part = seen_part(picture, self._fit)
+            square = seen_part(picture, self._fit)
             with self._turn:
-                return intervene(model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
+                return intervene(model, square, **boxes, texts=texts, layers=layers)._replace(file=file)
 
         read = partial(whole, at_least=self.at_least)
-        return each(images, read, lambda some: [answered(*one) for one in some], unreadable=unreadable)
+        return results_of(images, read, lambda some: [answered(*item) for item in some], unreadable=unreadable)
 
     def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> "MeasureResult":
         """Measure whether the maps of this model are faithful: see `vision_attn.results.faithfulness.measure`."""
@@ -207,7 +207,7 @@ def is_run_name(name: str | Path) -> bool:
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
 
 
-def explainer_of(model: Model, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
+def explainer_of(model: OpenedModel, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
     """Look into a model of another library. Captioners see whole photographs, others the centre square. turn: that of
     the model, where others compute with it too."""
     fit: Fit = "whole" if model.kind == "captioner" else "centre"
@@ -238,7 +238,7 @@ def explainer_of_run(
         return {"images": _pixels(picture, task.image_shape[1:]) / 255}
 
     names = tuple(getattr(source, "class_names", ()))
-    return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device, turn)
+    return explainer_of(OpenedModel(_Scores(task.model), "classifier", inputs, names), name, device, turn)
 
 
 def sees_photographs(task: Any) -> bool:

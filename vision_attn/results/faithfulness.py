@@ -13,7 +13,7 @@ from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.subjects import Subject
 from vision_attn.faithfulness.examples import Example
-from vision_attn.faithfulness.measurement import Given, Measurement, Settings
+from vision_attn.faithfulness.measurement import Given, Measurement, MeasureSettings
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
 from vision_attn.faithfulness.report import record
@@ -109,7 +109,7 @@ def measure(
     boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see
-        `faithfulness.measurement.Settings`.
+        `faithfulness.measurement.MeasureSettings`.
 
     After an interruption (Ctrl-C) the result is of the images that were measured until then.
 
@@ -122,13 +122,13 @@ def measure(
     timed = 0
     try:
         for file, picture in _pictures(several, unreadable):
-            part = seen_part(picture, subject.fit)
+            seen = seen_part(picture, subject.fit)
             if chosen is None:
-                chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
+                chosen = Measurement(subject, _fitting(subject, seen, methods), MeasureSettings(**settings))
             start = perf_counter()
-            found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
-            timed += bool(found)
-            if found and total and total > 2 and timed <= 2:
+            answers = chosen.add(file, seen, None if known is None else known.of(file, subject.fit))
+            timed += bool(answers)
+            if answers and total and total > 2 and timed <= 2:
                 for line in _estimate(chosen, perf_counter() - start, total, first=timed == 1):
                     complain(line)
         if chosen is None:
@@ -136,7 +136,7 @@ def measure(
             raise UserError(f"nothing could be measured: {why}")
         chosen.finish()
     except KeyboardInterrupt:
-        if chosen is None or not any(found for _, found in chosen.each):
+        if chosen is None or not any(answers for _, answers in chosen.by_image):
             raise
         chosen.interrupt()
     result = result_of(chosen, name)
@@ -147,7 +147,7 @@ def measure(
 
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """The result of a measurement that is finished."""
-    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples.shown()]
+    pictures = [_pictured(example, measurement.subject.seen) for example in measurement.examples.shown()]
     return MeasureResult(name, record(measurement), pictures)
 
 
@@ -164,10 +164,10 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
     return known
 
 
-def _pictured(example: Example, part: Extent) -> ExamplePicture:
+def _pictured(example: Example, seen: Extent) -> ExamplePicture:
     """An example with its maps on the picture, of which a model takes a part."""
-    maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
-    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, part)
+    maps = {name: (heatmap.weights.clamp(min=0), heatmap.extent.within(seen)) for name, heatmap in example.maps.items()}
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, seen)
 
 
 def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
@@ -182,10 +182,10 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
             unreadable.append(str(error))
 
 
-def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable[..., Any] | None]:
+def _fitting(subject: Subject, seen: Any, methods: Methods) -> dict[str, Callable[..., Any] | None]:
     """The methods to measure. Raises UserError for those that the model does not have."""
     with subject.turn:
-        known = subject.methods(subject.read(part))
+        known = subject.methods(subject.read(seen))
     if methods is None:
         missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
         if missing:
@@ -225,7 +225,7 @@ def _estimate(measurement: Measurement, seconds: float, images: int, *, first: b
 
 def _unit(seconds: float) -> tuple[str, int, int]:
     """Of `UNITS`, the largest of which a time is at least two."""
-    return next(one for one in UNITS if seconds >= 2 * one[1] or one is UNITS[-1])
+    return next(unit for unit in UNITS if seconds >= 2 * unit[1] or unit is UNITS[-1])
 
 
 def _time(seconds: float) -> str:

@@ -35,7 +35,7 @@ def glimpse_places(model: Classifier, places: Sequence[Place], name: str) -> Flo
         said = f"locations: glimpse {number + 1} is {place!r}, but"
         if len(place) != model.place_numbers:
             raise UserError(f"{said} {name} takes {SHAPES[model.place_numbers]} for each glimpse, or None")
-        if not all(-1 <= part <= 1 for part in place):
+        if not all(-1 <= coordinate <= 1 for coordinate in place):
             raise UserError(f"{said} all numbers must lie in [-1, 1]: (-1, -1) is the top left corner of the image")
         if len(place) == 4 and not (place[0] < place[2] and place[1] < place[3]):
             raise UserError(f"{said} the left edge of a box must be before the right one, and the top above the bottom")

@@ -111,9 +111,9 @@ def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
 
 def shown(picture: Image.Image, fit: Fit) -> Image.Image:
     """The part of a picture that an encoder sees, in its own shape, with at most `SIDE` pixels on a side."""
-    part = seen_part(picture, fit)
-    part.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return part
+    seen = seen_part(picture, fit)
+    seen.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return seen
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:

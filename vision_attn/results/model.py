@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from vision_attn.decode import Strategy
-from vision_attn.results.answering import Answers
-from vision_attn.results.captioned import Asked, captioned
+from vision_attn.results.answering import AnswersQuestions
+from vision_attn.results.captioned import CaptionRequest, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.glimpse_places import Place, glimpse_places
 from vision_attn.results.images import FILES, Picture, whole
-from vision_attn.results.result_list import Images, ResultList, each
+from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.turns import Turn
 from vision_attn.task import Source
@@ -34,7 +34,7 @@ UNABLE = {
 """What is said of a task without this verb."""
 
 
-class Model(Answers):
+class Model(AnswersQuestions):
     """A trained run. Which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works: its task says.
 
     Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
@@ -195,7 +195,7 @@ class Model(Answers):
         if seed is not None and strategy != "sampled":
             raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
         wanted = None if attend is None else Wanted(attend, strength, self.task.decoding.changed(**settings).max_words)
-        asked = Asked(captions, strategy, seed, placed, wanted, settings)
+        asked = CaptionRequest(captions, strategy, seed, placed, wanted, settings)
         return captioned(self, images, asked, unreadable)
 
     @overload
@@ -274,7 +274,7 @@ class Model(Answers):
         from vision_attn.data.lines.text_lines import ink, max_width_of
 
         resolution, max_width = self.task.resolution, max_width_of(self.source)
-        return each(
+        return results_of(
             images,
             lambda image: ink(whole(image, at_least=None), resolution, max_width),
             lambda some: [
@@ -347,17 +347,17 @@ class Model(Answers):
 
         def answer(file: str, pixels: Any) -> Any:
             seen = self.task.seen(Inverted(pixels) if invert else pixels)
-            (found,) = self.task.answer(seen, self.seed, given)
-            view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
-            where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
-            after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
+            (classified,) = self.task.answer(seen, self.seed, given)
+            view = classified.view and type(classified.view)(*(tensor[0].cpu() for tensor in classified.view))
+            where = None if classified.glance.locations is None else classified.glance.locations[0, 0].cpu()
+            after = classified.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
         given = None if locations is None else glimpse_places(self.task.model, locations, self.name).to(self.device)
-        return each(
+        return results_of(
             images,
             read,
-            lambda some: [answer(*one) for one in some],
+            lambda some: [answer(*item) for item in some],
             unreadable=unreadable,
             within=lambda: self.turn,
         )

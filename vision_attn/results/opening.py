@@ -36,7 +36,7 @@ def open_model(
     task.to(target)
     if config.get("run", {}).get("fast", True):
         accelerate(task)
-    weights = sum(one.numel() for one in task.parameters())
+    weights = sum(parameter.numel() for parameter in task.parameters())
     log.debug("opened %s: %s, %s weights, on %s, in %.2f s", folder, task.kind, f"{weights:,}", target,
               time.perf_counter() - began)  # fmt: skip
     return Model(task, config, target, source, str(name))

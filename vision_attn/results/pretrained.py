@@ -71,8 +71,8 @@ def _read(name: str, overrides: Sequence[str]) -> tuple[Settings, Source | None,
     if not any(option.path[0] == "data" for option in options):
         del wanted["data"], written["data"]
     with located(Path(name), options):
-        found = Reader(Names()).all(wanted, written, "", options)
-    source = built(found["data"]) if "data" in found else None
+        parts = Reader(Names()).all(wanted, written, "", options)
+    source = built(parts["data"]) if "data" in parts else None
     if isinstance(source, Captions) and not source.vocabulary_file:
         source.vocabulary = Vocabulary(())  # the model has its own
-    return built(found["task"]), source, {name: plain(part) for name, part in found.items()}
+    return built(parts["task"]), source, {name: plain(value) for name, value in parts.items()}

@@ -1,4 +1,4 @@
-"""The results of several images: `each` makes them, `ResultList` displays them together."""
+"""The results of several images: `results_of` makes them, `ResultList` displays them together."""
 
 import logging
 import time
@@ -61,7 +61,7 @@ class ResultList(Displayable, list[Result]):
             results += item if isinstance(item, ResultList) else [item]
         if not results:
             raise UserError("there is no result to draw")
-        if any(type(one) is not type(results[0]) for one in results):
+        if any(type(result) is not type(results[0]) for result in results):
             raise UserError("these results are of different kinds: draw a figure of each")
         return type(results[0]).figure_together(results, paper, **options)
 
@@ -82,7 +82,7 @@ class ResultList(Displayable, list[Result]):
             save_picture(path, grid(drawn, 1))
 
 
-def each(
+def results_of(
     images: Any,
     read: Callable[[Picture], Any],
     answer: Callable[[Sequence[tuple[str, Any]]], list[Any]],
@@ -102,9 +102,9 @@ def each(
     """
     if is_one(images):
         name = name_of(images, 1)
-        one = name, read(held(images, name))
+        item = name, read(held(images, name))
         with within():
-            return answer([one])[0]
+            return answer([item])[0]
 
     def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | UserError:
         name = name_of(numbered[1], numbered[0])
@@ -120,20 +120,20 @@ def each(
         while some := list(islice(readable, size)):
             began = time.perf_counter()
             with within():  # not while the caller has the results, who may ask the model something else
-                found = answer(some)
+                answered = answer(some)
             log.debug(
                 "%s answered in %.2f s, from %s on", plural(len(some), "image"), time.perf_counter() - began, some[0][0]
             )
-            yield from found
+            yield from answered
 
     return results() if isinstance(images, Iterator) else ResultList(results())
 
 
-def _readable(found: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
-    for one in found:
-        if not isinstance(one, UserError):
-            yield one
+def _readable(items: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
+    for item in items:
+        if not isinstance(item, UserError):
+            yield item
         elif unreadable is None:
-            raise one
+            raise item
         else:
-            unreadable.append(str(one))
+            unreadable.append(str(item))

@@ -19,7 +19,7 @@ from vision_attn.metrics.coco.isolated import run
 from vision_attn.metrics.coco.java import spice_jars
 from vision_attn.metrics.coco.languages import unsegmented
 from vision_attn.metrics.coco.scorers import one_line
-from vision_attn.metrics.function_words import Language, language_of
+from vision_attn.metrics.function_words import CaptionLanguage, language_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 
@@ -52,7 +52,7 @@ class Report(NamedTuple):
     """The metrics that could not be computed, each with the reason in one line."""
     notes: tuple[str, ...] = ()
     """One line each, such as the number of captions left out."""
-    each: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
+    by_image: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
     """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
     ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
     counts: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})
@@ -66,7 +66,7 @@ def caption_metrics(
     names: Iterable[str] | None = None,
     split: Callable[[str], Sequence[str]] | None = None,
     time_limit: int | float = 1800,
-    language: Language | None = None,
+    language: CaptionLanguage | None = None,
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 
@@ -115,7 +115,7 @@ def caption_metrics(
     failed: dict[str, str] = {}
     images = [image for image, good in zip(candidates, kept, strict=True) if good]
     alone = [name for name in METRICS if name in wanted and not name.endswith("-no-brevity")]
-    each: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
+    by_image: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
     counts: dict[str, Sequence[Sequence[float]]] = {}
     for job, answer in answers.items():
         asked = [name for name in FAMILIES[job] if name in wanted]
@@ -127,8 +127,8 @@ def caption_metrics(
         metrics |= {name: round(corpus[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
         for name in set(asked) & of_images.keys():
             for image, score in zip(images, of_images[name], strict=True):
-                each[image][name] = round(score, 9)
-    return Report(metrics, failed, tuple(notes), each, counts)
+                by_image[image][name] = round(score, 9)
+    return Report(metrics, failed, tuple(notes), by_image, counts)
 
 
 def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:

@@ -22,10 +22,10 @@ def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 
 
-def write_each(path: str | Path, captions: Mapping[Any, str], each: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
+def write_each(path: str | Path, captions: Mapping[Any, str], scores: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.by_image`)."""
     records = zip(captions, _records(captions), strict=True)
-    lines = [{**record, **each.get(image, {})} for image, record in records]
+    lines = [{**record, **scores.get(image, {})} for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 

@@ -21,7 +21,7 @@ class Scores(NamedTuple):
     """What a job returns."""
 
     corpus: dict[str, float]
-    each: dict[str, list[float]]
+    by_image: dict[str, list[float]]
     """Of each image, in the order of the file."""
     counts: list[list[float]] = []  # never changed
     """Of each image, numbers whose sums determine the scores of the corpus, where these are no means; see
@@ -74,12 +74,12 @@ def bleu(folder: Path) -> Scores:
         length = caption["testlen"]
         closest = min((abs(other - length), other) for other in caption["reflen"])[1]
         counts.append([length, closest, *caption["correct"], *caption["guess"]])
-    scores, each = scorer.compute_score(option="closest", verbose=0)
+    scores, by_caption = scorer.compute_score(option="closest", verbose=0)
     scorer.special_reflen = 0  # with references of length 0, no candidate is too short
     unpenalised, _ = scorer.recompute_score(option="closest")
     named = {f"BLEU-{n}": score for n, score in enumerate(scores, 1)}
     named |= {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
-    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(each, 1)}, counts)
+    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(by_caption, 1)}, counts)
 
 
 def rouge_l(folder: Path) -> Scores:
@@ -98,8 +98,8 @@ def cider(folder: Path) -> Scores:
     scorer = CiderScorer(n=4, sigma=6.0)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
-    mean, each = scorer.compute_score()
-    return Scores({"CIDEr": float(mean)}, {"CIDEr": each.tolist()})
+    mean, by_caption = scorer.compute_score()
+    return Scores({"CIDEr": float(mean)}, {"CIDEr": by_caption.tolist()})
 
 
 def meteor(folder: Path) -> Scores:
@@ -139,11 +139,13 @@ def ask_meteor(process: subprocess.Popen, candidates: list[str], references: lis
         send("SCORE", *map(without_separator, texts), without_separator(candidate))
         statistics.append(receive())
     send("EVAL", *statistics)
-    *each, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
+    *by_caption, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
     counts = [list(map(float, line.split())) for line in statistics]
-    for one in counts:  # sums over images leave out the one chunk of a caption that matches its reference throughout
-        one[20] *= not (one[20] == 1 and one[21:] == one[:2])
-    return Scores({"METEOR": corpus}, {"METEOR": each}, counts)
+    for (
+        counted
+    ) in counts:  # sums over images leave out the one chunk of a caption that matches its reference throughout
+        counted[20] *= not (counted[20] == 1 and counted[21:] == counted[:2])
+    return Scores({"METEOR": corpus}, {"METEOR": by_caption}, counts)
 
 
 def without_separator(caption: str) -> str:

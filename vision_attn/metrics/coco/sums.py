@@ -28,18 +28,20 @@ def estimates(report: Report) -> dict[str, Jackknife]:
     1974); but if BLEU-4 rests on very few common sequences of four words, it is hardly smooth, and intervals are wide.
     """
     means = [name for name in ("ROUGE-L", "CIDEr", "SPICE", *CLIP) if name in report.metrics]
-    scored = [one for one in report.each.values() if all(one[name] is not None for name in means)]
-    values = {name: np.array([[one[name]] for one in scored]) for name in means}
+    scored = [scores for scores in report.by_image.values() if all(scores[name] is not None for name in means)]
+    values = {name: np.array([[scores[name]] for scores in scored]) for name in means}
     values |= {job: np.array(counts, dtype=float) for job, counts in report.counts.items()}
     num_images = min(map(len, values.values()), default=0)
-    values = {name: one for name, one in values.items() if len(one) == num_images}  # images may be left out of some
+    values = {
+        name: value for name, value in values.items() if len(value) == num_images
+    }  # images may be left out of some
     if num_images < 2:
         return {}
     whole, others = dict[str, ndarray](), dict[str, ndarray]()
-    for name, one in values.items():
-        total = one.sum(axis=0, keepdims=True)
+    for name, value in values.items():
+        total = value.sum(axis=0, keepdims=True)
         whole |= _metrics(name, total, num_images)
-        others |= _metrics(name, total - one, num_images - 1)
+        others |= _metrics(name, total - value, num_images - 1)
     return {name: Jackknife(whole[name][0], others[name]) for name in report.metrics if name in whole}
 
 
