@@ -1,4 +1,4 @@
-"""CLIPScore for `vision-attn score --clip`: finds the images, and embeds them and their references once."""
+"""Compute CLIPScore for `vision-attn score --clip`: find the images, and embed them and their references once."""
 
 from collections.abc import Mapping
 from math import fsum
@@ -14,16 +14,16 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 
 SIDE = 448
-"""Pixels that a photograph keeps at least, more than CLIP sees."""
+"""The smallest side that a photograph is reduced to, in pixels: more than CLIP sees."""
 
 
 class Clip:
     """Scores captions of these images."""
 
     def __init__(self, name: str, photographs: Mapping[Any, Photograph], images: Path | None) -> None:
-        """`name`: a folder, or of the hub; `images`: the folder of images, if they are not in the references.
+        """name: a folder, or a repository of the hub. images: the folder of images, if they are not in the references.
 
-        Raises UserError saying what is missing, and how to come by it.
+        Raises UserError saying what is missing, and how to get it.
         """
         files = [_file(photograph, images) for photograph in photographs.values()]
         opened = open_model(f"transformers:{name}")
@@ -37,7 +37,8 @@ class Clip:
         self.references = texts.split([len(references) for references in captions])
 
     def added(self, report: Report, captions: Mapping[Any, str]) -> Report:
-        """The report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same order."""
+        """Return the report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same
+        order."""
         scores = clip_scores(self.embeddings.texts([*captions.values()]), self.images, self.references)
         means = {name: fsum(score[name] for score in scores) / len(scores) for name in scores[0]}
         by_image = {

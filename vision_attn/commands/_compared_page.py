@@ -1,4 +1,4 @@
-"""The page of runs side by side: tables of metrics, the keys that differ, and curves in a grid."""
+"""Write the page of runs side by side: tables of metrics, the keys that differ, and a grid of curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,28 +25,30 @@ from vision_attn.viz.html import write_html
 
 UNKNOWN = "–"
 BESIDE = 3
-"""The most keys that stand beside the metrics; more have a table of their own."""
+"""The largest number of keys that stand beside the metrics; more have a table of their own."""
 FIRST = ("loss", "nll", "error")
-"""Curves that stand first, after those of the metrics in the table."""
+"""The curves that stand first, after those of the metrics in the table."""
 CURVES = 4
-"""Curves that are open."""
+"""The number of curves that are shown open."""
 GUIDE = "Curves are against the training step, and have the number of their run at their end."
 TESTED = "test: measured by vision-attn eval. val: of the best weights, on validation. step: that of the best weights."
 
 
 class _ShownRun(NamedTuple):
-    """A row of a table. `number`: of the run; 0 for a mean."""
+    """A row of a table.
+
+    number: that of the run; 0 for a mean."""
 
     number: int
     name: str
     step: str
     cells: list[tuple[str, str]]
-    """Numbers, each with its spread over seeds; empty for that of a run."""
+    """The numbers, each with its spread over seeds; a run has no spread."""
     settings: list[str]
 
 
 class Section(NamedTuple):
-    """Runs that can be compared."""
+    """The tables and curves of runs that can be compared."""
 
     title: str
     numbers: list[int]
@@ -56,7 +58,7 @@ class Section(NamedTuple):
     beside: list[str]
     """The keys that differ, if they are few."""
     settings: dict[str, list[str]]
-    """Otherwise their values, by key."""
+    """The values of keys that differ, by key, if there are many."""
     all: dict[str, list[str]]
     """All metrics, by name."""
     charts: list[Plot]
@@ -106,7 +108,7 @@ def _shown(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[in
 
 
 def _all(table: Sequence[Compared]) -> dict[str, list[str]]:
-    """Every number that is known of a split, in each run."""
+    """Return every known number of each split, in each run."""
     parts = [(split, name) for split in ("val", "test") for run in table for name in getattr(run, split)]
     columns = {}
     for split, name in dict.fromkeys(parts):
@@ -117,15 +119,15 @@ def _all(table: Sequence[Compared]) -> dict[str, list[str]]:
 
 
 def _exact(value: Any, name: str) -> str:
-    """A number of any size; whole numbers are counts and settings."""
+    """Format a number of any size; whole numbers are counts and settings."""
     if isinstance(value, int) or not is_number(value):
         return f"{value:,}" if is_number(value) else UNKNOWN
     return written(value, name, UNKNOWN)
 
 
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:
-    """A chart of each number in the logs: first of metrics that the table has on validation, then of losses, then of
-    its other metrics, then the rest."""
+    """Make a chart of each number in the logs: first the table's metrics on validation, then losses, then its other
+    metrics, then the rest."""
     names, logged = [""] * max(run.number for run in table), curves(table)
     for run in table:
         names[run.number - 1] = labelled(run)

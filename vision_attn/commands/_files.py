@@ -1,4 +1,4 @@
-"""Files that a command line names: the images to read, and the places to write, which are tested before long work."""
+"""Find the images that a command line names, and test the places to write to before long work."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ def place(text: str) -> Path:
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: str, out: str, json: str) -> None:
-    """Images, and the options of commands that read them; the texts are their help."""
+    """Add the images and the options of commands that read them; the texts are their help."""
     several = "+" if verb == "caption" else "*"  # without a RUN, the first image stands in its place
     parser.add_argument("images", nargs=several, type=place, metavar="IMAGE", help=f"{image}, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help=f"{verb} the images in subfolders too")
@@ -43,7 +43,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: st
 
 
 def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
-    """--figure and its size; `figure` says what it shows."""
+    """Add --figure and its size; `figure` says what it shows."""
     parser.add_argument(
         "--figure", type=place, metavar="FILE", help=f"also write a figure for a paper, .pdf, .svg or .png: {figure}"
     )
@@ -53,7 +53,7 @@ def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
 
 
 def add_words(parser: argparse.ArgumentParser) -> None:
-    """--words, of figures of captions."""
+    """Add --words, for figures of captions."""
     parser.add_argument(
         "--words", nargs="+", metavar="WORD",
         help="of --figure: a row for each photograph, with the map and the overlay of each of these words",
@@ -61,8 +61,8 @@ def add_words(parser: argparse.ArgumentParser) -> None:
 
 
 def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `result.write_figure` that the arguments give. Raises UserError, before long work, if the figure
-    cannot be written, or if there are options of a figure without --figure."""
+    """Return the options of `result.write_figure` that the arguments give. Raises UserError, before long work, if the
+    figure cannot be written, or if there are options of a figure without --figure."""
     given = {name: getattr(arguments, name) for name in ("width", "dpi", "dark")}
     given["words"] = vars(arguments).get("words")
     options = {name: value for name, value in given.items() if value not in (None, False)}
@@ -83,7 +83,7 @@ def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Write --figure, if it was asked for, of one result or of several together, and say where."""
+    """Write the figure of one result or of several together, if --figure was given, and say where."""
     from vision_attn.results.result_list import ResultList
 
     if arguments.figure and results:
@@ -92,7 +92,7 @@ def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options:
 
 
 def no_images(option: str, values: Sequence[str] | None) -> None:
-    """Raise UserError if an option that takes several values has taken in a photograph that was named after it."""
+    """Raise UserError if an option that takes several values has also taken a photograph named after it."""
     from vision_attn.data.images.open import ENDINGS
 
     for value in values or ():
@@ -110,12 +110,12 @@ def images_of(
     films: bool = False,
     pictured: bool = True,
 ) -> Iterator[tuple[Iterator["Path | Encoded"], ImagePaths]]:
-    """Within this context, the results of all images that a command names are made and printed.
+    """Make and print the results of all images that a command names within this context.
 
-    Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
-    may add to. They are printed at the end. With `--out` or `--figure`, all is written even if the reader of the output
-    leaves. Pictures of an earlier call are removed from `--out`, and files of others stay (`_old_pictures`).
-    pictured: whether a picture of each image is written there.
+    Yields the images with a progress bar (`what`, `unit`), and the `ImagePaths`, to whose notes and complaints the
+    command may add. They are printed at the end. With `--out` or `--figure`, everything is written even if the reader
+    of the output leaves. Pictures of an earlier call are removed from `--out`, and files of others stay
+    (`_old_pictures`). pictured: whether a picture of each image is written there.
     """
     from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
     from vision_attn.fast.choice import without_loops
@@ -158,12 +158,12 @@ def photographs(
     endings: Collection[str] | None = None,
     films: bool = False,
 ) -> ImagePaths:
-    """Return the named files, and the images in the named folders, sorted by name. films: the films instead, which are
-    files, or folders of frames.
+    """Return the named files and the images in the named folders, sorted by name; with `films` the films, which are
+    files or folders of frames.
 
-    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
-    ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
-    devices) are skipped with a note. Of a dataset (`hub_datasets`), all photographs are returned that it holds.
+    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are ignored,
+    links to folders are not followed (they could form a cycle), and files that are not regular (pipes, devices) are
+    skipped with a note. A dataset (`hub_datasets`) gives all its photographs.
     """
     from vision_attn.data.films.files import FILM_ENDINGS, is_film
     from vision_attn.data.images.open import ENDINGS
@@ -191,7 +191,7 @@ def photographs(
 def _search(
     place: Path, recursive: bool, paths: ImagePaths, endings: Collection[str], is_film: Callable[[Path], bool] | None
 ) -> None:
-    """Add the images of the folder `place` to `found`, or with `is_film` its films."""
+    """Add the images of the folder `place` to `paths`, or with `is_film` its films."""
     before, subfolders, links = len(paths.files), 0, 0
     others: list[str] = []
     for folder, below, names in _walk(place, paths.complaints):

@@ -1,4 +1,4 @@
-"""Suggestions for errors on the command line: a similar config file, or a similar key of the config."""
+"""Suggest a similar config file or a similar key of the config for errors on the command line."""
 
 import argparse
 import difflib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """CONFIG, and any option for its keys."""
+    """Add CONFIG, and any option for its keys."""
     text = "a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
     parser.add_argument("config", metavar="CONFIG", help=text)
     parser.set_defaults(overrides=[])
@@ -90,7 +90,7 @@ def _similar(stem: str, files: Sequence[Path]) -> list[str]:
 
 
 def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
-    """The message of `error`, with the keys of `config` that end in the same or a similar name.
+    """Return the message of `error`, with the keys of `config` that end in the same or a similar name.
 
     For example, `--run.epochs` is suggested for `--epochs`. `options` are those of the verb. The message is unchanged
     if no key is similar, or if the key begins correctly and the message has a suggestion already.

@@ -1,4 +1,5 @@
-"""Rows of papers at a size that takes a second, on made-up digits and few photographs: whether every one runs."""
+"""Shrink the rows of papers to trainings of about a second, on made-up digits and few photographs, to test that each
+runs."""
 
 import gzip
 import json
@@ -27,11 +28,11 @@ REST = {
 """The largest values of keys, wherever a config has them."""
 DIGITS = {"train-images-idx3-ubyte": 36, "train-labels-idx1-ubyte": 36, "t10k-images-idx3-ubyte": 12,
           "t10k-labels-idx1-ubyte": 12}  # fmt: skip
-"""The files of MNIST, and how many digits are made up for each."""
+"""The files of MNIST, with the number of digits that are made up for each."""
 
 
 def small(training: PaperTraining, folder: Path) -> list[str]:
-    """Options with which a training takes about a second. folder: where `write_data` has written."""
+    """Return the options with which a training takes about a second. folder: the data that `write_data` wrote."""
     from vision_attn.configuration.config import read
 
     keys = flat(read(config_file(training.config), training.options).content())

@@ -1,4 +1,4 @@
-"""The loop of `vision-attn reproduce`: rows one after the other, and the page after each."""
+"""The loop of `vision-attn reproduce`: make one row after the other, and write the page after each."""
 
 import time
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from vision_attn.system.memory import collected_later
 
 
 def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
-    """Make the rows, those that take least first, and write page and table after each. Returns the exit status: 1 if a
-    row is worse than the documents say, or failed; that of a verb that was interrupted."""
+    """Make the rows, the fastest first, and write page and table after each. Returns the exit status: 1 if a row is
+    worse than the documents say, or failed; that of a verb that was interrupted."""
     with collected_later():
         import torch
 
@@ -65,7 +65,8 @@ def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
 
 
 def make(row: PaperRow, plan: Plan) -> int:
-    """Train and measure a row, as far as that is not done. Returns the exit status of the first verb that failed."""
+    """Train and measure a row, as far as this has not been done. Returns the exit status of the first verb that
+    failed."""
     from vision_attn.commands import main
 
     measured = [measurement for some in measurements(row, plan).values() for measurement in some]
@@ -88,7 +89,7 @@ def make(row: PaperRow, plan: Plan) -> int:
 def _announced(
     rows: Sequence[PaperRow], times: dict[str, float | None], hours: float | None, gpu: bool
 ) -> list[PaperRow]:
-    """Say how long the rows take, and leave out those that do not fit into `hours`."""
+    """Say how long the rows take, and return those that fit into `hours`."""
     kept, total, unknown = [], 0.0, 0
     for row in rows:
         known = times[row.name]

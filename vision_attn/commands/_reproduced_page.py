@@ -1,4 +1,4 @@
-"""The page and the table of rows that were reproduced: the paper, ours before, ours now, curves and pictures."""
+"""Write the page and the table of reproduced rows: the paper, ours before, ours now, curves and pictures."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ class _ShownRow(NamedTuple):
     state: str
     """"as before", "worse", "not judged", "not yet" or "failed"."""
     numbers: list[tuple[str, str, str, str]]
-    """Of each column: its name, before, now, and its state."""
+    """The name, the number before and now, and the state of each column."""
     chart: Plot | None
     page: str
-    """The address of its pictures, from the page; empty without."""
+    """The address of the row's pictures, relative to the page; empty without."""
     picture: str
 
 
 def state_of(numbers: Sequence[Number] | None, failed: bool) -> str:
-    """What became of a row."""
+    """Return the state of a row: see `_ShownRow.state`."""
     if numbers is None:
         return "failed" if failed else "not yet"
     judged = "as before" if any(number.judged for number in numbers) else "not judged"
@@ -48,7 +48,7 @@ def state_of(numbers: Sequence[Number] | None, failed: bool) -> str:
 
 
 def cells(row: PaperRow, number: Number) -> tuple[str, str, str, str]:
-    """A number before and now, and how they compare."""
+    """Return the column, a number before and now, and how they compare."""
     digits = row.decimals[number.column]
     between = "" if number.low is None else f" ({number.low:.{digits}f} to {number.high:.{digits}f})"
     state = "worse" if number.worse else "as before" if number.judged else "not judged"
@@ -56,7 +56,8 @@ def cells(row: PaperRow, number: Number) -> tuple[str, str, str, str]:
 
 
 def write_pages(rows: Sequence[PaperRow], failed: Mapping[str, str], plan: Plan, notes: Sequence[str]) -> Path:
-    """Write the table in Markdown, and the page. failed: why, by the names of rows. Returns the path of the page."""
+    """Write the table in Markdown, and the page. Returns the path of the page. failed: the reasons, by the names of
+    rows."""
     numbers_of = {row.name: numbers(row, plan) for row in rows}
     with replacing(plan.out / TABLE) as path:
         path.write_text("\n".join(_lines(rows, numbers_of, failed)) + "\n", encoding="utf-8")
@@ -112,7 +113,8 @@ def _shown(row: PaperRow, some: Sequence[Number] | None, failed: Mapping[str, st
 
 
 def _chart(runs: Sequence[Made]) -> Plot | None:
-    """The metric that chose the weights, on validation, of each seed; None without a log."""
+    """Make the chart of the metric that selected the weights, on validation, with a curve for each seed; None without a
+    log."""
     curves: dict[str, list[tuple[float, float]]] = {}
     name = ""
     for training in runs:
@@ -125,7 +127,7 @@ def _chart(runs: Sequence[Made]) -> Plot | None:
 
 
 def _logged(line: bytes) -> dict[str, Any]:
-    """A line of a log; empty for one that a killed process left half written."""
+    """Read a line of a log; empty for one that a killed process left half written."""
     try:
         logged = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rows of papers, trained and measured by `train` and `eval`, and their numbers beside those of the documents."""
+"""Train and measure rows of papers by `train` and `eval`, and compare their numbers with those of the documents."""
 
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt
@@ -12,12 +12,12 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 STOPPED = (130, 141, 143)
-"""Exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
+"""The exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
 ERRORS = 2.0
-"""Standard errors by which a number may be worse."""
+"""The number of standard errors by which a number may be worse."""
 Z = 1.96
 QUICK = "data"
-"""The folder of what `--quick` reads."""
+"""The folder of the data that `--quick` reads."""
 
 
 class Plan(NamedTuple):
@@ -25,12 +25,12 @@ class Plan(NamedTuple):
 
     out: Path
     seeds: int = 1
-    """How many of a row's seeds are trained."""
+    """The number of a row's seeds that are trained."""
     included: bool = False
     """Measure included weights, and train nothing."""
     device: str = "auto"
     show: int = 8
-    """Images that are drawn."""
+    """The number of images that are drawn."""
     options: Sequence[str] = ()
     """Further options of training."""
     quick: bool = False
@@ -44,7 +44,7 @@ class Number(NamedTuple):
     now: float
     low: float | None
     high: float | None
-    """The interval of 95% of the number now; None where no standard error is known."""
+    """The upper end of the 95% interval of the number now; None where no standard error is known."""
     error: float | None
     """The standard error of the difference."""
     worse: bool
@@ -52,23 +52,23 @@ class Number(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A training of a row with a seed: where it lies."""
+    """A training of a row with a seed, and its folders."""
 
     name: str
     seed: int
     folder: Path
-    """The run, or the included weights."""
+    """The folder of the run, or of the included weights."""
     out: Path
-    """Where its metrics are written."""
+    """The folder that its metrics are written to."""
 
 
 def seeds_of(row: PaperRow, plan: Plan) -> Sequence[int]:
-    """The seeds of a row that are trained. A row of several stages has those of the documents."""
+    """Return the seeds of a row that are trained. A row of several stages has those of the documents."""
     return row.seeds[:1] if plan.included or len(needed(row)) > len(row.trainings) else row.seeds[: plan.seeds]
 
 
 def made(row: PaperRow, column: str, seed: int, plan: Plan) -> Made:
-    """What a column of a row is measured on."""
+    """Return the run, or the included weights, that a column of a row is measured on."""
     if row.weights is not None and (plan.included or not row.trainings):
         return Made(row.name, seed, Path(row.weights), plan.out / f"{row.name}-included")
     return trained(row.trainings[column], seed, row, plan)
@@ -83,14 +83,14 @@ def trained(name: str, seed: int, row: PaperRow, plan: Plan) -> Made:
 
 
 def steps(row: PaperRow, plan: Plan) -> list[Made]:
-    """All that must be trained for a row, in order."""
+    """Return all trainings of a row, in order."""
     if plan.included or not row.trainings:
         return []
     return list(dict.fromkeys(trained(name, seed, row, plan) for seed in seeds_of(row, plan) for name in needed(row)))
 
 
 def train_words(run: Made, row: PaperRow, plan: Plan) -> list[str]:
-    """The command line of `train`."""
+    """Return the command line of `train`."""
     training, start = trainings()[run.name], []
     if training.after in trainings():
         start = [f"--run.start_from={trained(training.after, run.seed, row, plan).folder}"]
@@ -108,7 +108,7 @@ def train_words(run: Made, row: PaperRow, plan: Plan) -> list[str]:
 
 
 def measurements(row: PaperRow, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
-    """By column, of each seed: what is measured, where the record is written, and the options of `eval`."""
+    """Return for each column and seed the run to measure, the folder of its record, and the options of `eval`."""
     by_column: dict[str, list[tuple[Made, Path, list[str]]]] = {}
     for column in row.before:
         own = row.measures[column].eval
@@ -120,13 +120,13 @@ def measurements(row: PaperRow, plan: Plan) -> dict[str, list[tuple[Made, Path, 
 
 
 def eval_words(training: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
-    """The command line of `eval`."""
+    """Return the command line of `eval`."""
     device = [f"--device={plan.device}"] if plan.device != "auto" else []
     return ["eval", str(training.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
 
 
 def is_measured(training: Made, out: Path, options: Sequence[str]) -> bool:
-    """Whether the record in `out` is of today's weights, with these options."""
+    """Return whether the record in `out` was made with the current weights and these options."""
     try:
         record = read_json(out / "metrics_test.json")
     except UserError:
@@ -137,7 +137,8 @@ def is_measured(training: Made, out: Path, options: Sequence[str]) -> bool:
 
 
 def left(row: PaperRow, plan: Plan, *, gpu: bool) -> float | None:
-    """Seconds that the trainings of a row still take, by the epochs that are done; None where no time is known."""
+    """Return the seconds that the trainings of a row still take, by the epochs that are done; None where no time is
+    known."""
     total = 0.0
     for step in steps(row, plan):
         known = seconds([step.name], gpu=gpu)
@@ -148,7 +149,7 @@ def left(row: PaperRow, plan: Plan, *, gpu: bool) -> float | None:
 
 
 def _done(folder: Path) -> float:
-    """The share of a run's epochs that are done."""
+    """Return the share of a run's epochs that are done."""
     try:
         position, config = read_json(folder / "last" / "position.json"), (folder / "config.yaml").read_text()
     except (UserError, OSError):
@@ -160,7 +161,7 @@ def _done(folder: Path) -> float:
 
 
 def numbers(row: PaperRow, plan: Plan) -> list[Number] | None:
-    """The numbers of a row now, beside those of the documents; None unless all are measured."""
+    """Return the numbers of a row now with those of the documents; None unless all are measured."""
     collected = []
     for column, measured in measurements(row, plan).items():
         if not all(is_measured(*measurement) for measurement in measured):
@@ -176,17 +177,17 @@ def numbers(row: PaperRow, plan: Plan) -> list[Number] | None:
 
 
 class Value(NamedTuple):
-    """A number of one run, with its standard error over images, and how many there are."""
+    """A number of one run, with its standard error over images and the number of images."""
 
     value: float
     error: float | None
     images: int
     is_share: bool
-    """Whether it is a share of the images in percent."""
+    """Whether the number is a share of the images in percent."""
 
 
 def value_of(measure: Measure, out: Path) -> Value | None:
-    """Read a number from the record in `out`; None if it lacks it."""
+    """Read a number from the record in `out`; None if the record has none."""
     record = read_json(out / "metrics_test.json")
     name = next((name for name in measure.metric if isinstance(record.get(name), int | float)), None)
     if name is None:
@@ -200,8 +201,8 @@ def value_of(measure: Measure, out: Path) -> Value | None:
 
 
 def _error(name: str, value: float, record: Mapping[str, Any], out: Path, images: int, is_share: bool) -> float | None:
-    """The standard error over images: from the interval in the record; of a share, the binomial one; of transcripts, by
-    a jackknife."""
+    """Return the standard error over images: from the interval in the record; for a share the binomial one; for
+    transcripts by a jackknife."""
     ends = record.get("intervals", {}).get(name) or [record.get(f"{name}_{end}") for end in ("low", "high")]
     if None not in ends:
         return (ends[1] - ends[0]) / (2 * Z)
@@ -226,9 +227,10 @@ def _binomial(percent: float, images: int) -> float:
 
 
 def compared(column: str, before: Sequence[float], values: Sequence[Value], measure: Measure, decimals: int) -> Number:
-    """A number before and now: whether it is worse by more than `ERRORS` standard errors of their difference.
+    """Compare a number before and now: is it worse by more than `ERRORS` standard errors of their difference?
 
-    They are of seeds, where the documents have several, and not below the last digit that these show; else of images.
+    The standard errors are over seeds where the documents have several, and at least the last digit shown; otherwise
+    over images.
     """
     now, old = mean(value.value for value in values), mean(before)
     errors = [value.error for value in values if value.error is not None]
@@ -249,7 +251,7 @@ def compared(column: str, before: Sequence[float], values: Sequence[Value], meas
 
 
 def _interval(values: Sequence[Value], now: float, own: float | None) -> tuple[float | None, float | None]:
-    """The interval of 95%: over seeds by Student's t, or over images."""
+    """Return the 95% interval: over seeds by Student's t, or over images."""
     if len(values) > 1:
         from scipy.special import stdtrit
 

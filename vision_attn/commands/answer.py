@@ -105,8 +105,8 @@ def told(result: "AnswerResult", *, as_json: bool) -> None:
 
 
 def example(model: "Model", number: int) -> tuple[Any, str, str]:
-    """The facts, the question and the answer of an item of the run's own test set, counted from 1. Raises UserError if
-    it has fewer."""
+    """Return the facts, the question and the answer of an item of the run's own test set, counted from 1. Raises
+    UserError if it has fewer."""
     from PIL import Image
 
     source, before = model.source, 0

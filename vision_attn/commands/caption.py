@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Caption all that can be read; the exit status is 1 when something could not be."""
+    """Caption every image that can be read; the exit status is 1 if one could not be."""
     arguments.folder, arguments.images = run_and_images(arguments)
     if arguments.csv:
         check_file(arguments.csv, "--csv")
@@ -134,10 +134,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """The run and the images that are named: without a run, the included captioner.
+    """Return the run and the images that are named; without a run, the included captioner.
 
-    The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
-    after an option are left in `arguments.overrides` by the parser, and are taken from there.
+    The first name is a run if it is the folder of one, or if nothing has this name and it is not that of an image. The
+    parser leaves names after an option in `arguments.overrides`; they are taken from there.
     """
     from vision_attn.data.images.open import ENDINGS
     from vision_attn.data.photographs.annotation_files.hub_datasets import NAME
@@ -159,7 +159,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
 
 
 def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `Model.caption` that the arguments ask for."""
+    """Return the options of `Model.caption` that the arguments ask for."""
     if not 1 <= arguments.captions <= MOST:
         raise UserError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
     names = ("temperature", "top_p", "seed")
@@ -177,7 +177,8 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
-    """The places of `--attend` by their word, or the first and the last of several. Raises UserError for others."""
+    """Return the places of `--attend` by their word, or by the first and the last of several words. Raises UserError
+    for other values."""
     steering: dict[int | tuple[int, int], Any] = {}
     for text in places:
         words, colon, place = text.partition(":")
@@ -198,7 +199,7 @@ def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
 
 
 def mask_of(name: str) -> Any:
-    """The weights of a picture's pixels, in [0, 1]: white is 1."""
+    """Read the weights of a picture's pixels, in [0, 1]: white is 1."""
     import numpy as np
 
     from vision_attn.data.images.open import open_photograph
@@ -207,7 +208,7 @@ def mask_of(name: str) -> Any:
 
 
 def write_table(path: Path, results: Sequence[Any]) -> None:
-    """Write `image,caption` for each result, in UTF-8; bytes of names that are none are written as escapes."""
+    """Write `image,caption` for each result, in UTF-8; bytes of names that are not UTF-8 are written as escapes."""
     with (
         replacing(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
@@ -218,7 +219,7 @@ def write_table(path: Path, results: Sequence[Any]) -> None:
 
 
 def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> list[Any]:
-    """The results whose pictures can still be read."""
+    """Return the results whose pictures can still be read."""
     again = []
     for result in progress(results, what=what, unit="film" if what == "films" else "image"):
         try:
@@ -230,7 +231,7 @@ def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> 
 
 
 def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> Iterator[str]:
-    """Say of how many photographs the caption is what it is without `--attend`, which takes another search of each."""
+    """Say for how many photographs the caption is the same without `--attend`; this takes another search for each."""
     own = {key: value for key, value in options.items() if key not in ("attend", "strength")}
     own |= {"placed": False, "unreadable": []}
     plain = {several[0].file: several[0].text for several in caption((result.image for result in results), **own)}
@@ -244,8 +245,10 @@ def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> It
 
 
 def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any = None) -> Iterator[str]:
-    """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same. unit: what
-    was captioned. pretrained: by a captioner of transformers. words: the vocabulary."""
+    """Yield remarks on all captions: that some are empty or cut, or that nearly all are the same.
+
+    unit: the name of the captioned items, such as image. pretrained: whether a captioner of transformers wrote them.
+        words: the vocabulary."""
     from vision_attn.data.words import Spaces
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 

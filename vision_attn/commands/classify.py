@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def places_of(text: str) -> list[tuple[float, ...] | None]:
-    """The places that --locations gives."""
+    """Parse the places of --locations."""
     try:
         return [
             None if place == "-" else tuple(float(coordinate) for coordinate in place.split(","))
@@ -51,7 +51,7 @@ def places_of(text: str) -> list[tuple[float, ...] | None]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Classify all that can be read; the exit status is 1 when something could not be."""
+    """Classify every image that can be read; the exit status is 1 if one could not be."""
     take_images(arguments, "classify")
     figure = figure_options(arguments)
     model = open_with(arguments)
@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def reasons_to_doubt(model: "Model", result: "ClassificationResult", *, inverted: bool) -> Iterator[str]:
-    """Why an answer may be wrong: the image is much larger than the training images, not white on black, or both."""
+    """Yield reasons why an answer may be wrong: the image is much larger than the training images, not white on black,
+    or both."""
     from vision_attn.attention.images import overview
     from vision_attn.data.labelled.labelled_images import LabelledImages
 

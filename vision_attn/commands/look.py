@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def box_of(text: str) -> tuple[float, ...]:
-    """The box that --without or --only gives."""
+    """Parse the box of --without or --only."""
     with suppress(ValueError):
         if len(box := tuple(float(coordinate) for coordinate in text.split(","))) == 4:
             return box
@@ -80,7 +80,7 @@ def box_of(text: str) -> tuple[float, ...]:
 
 
 def intervene(arguments: argparse.Namespace) -> int:
-    """Print FILE, the answer, its probability before and after, and the likeliest answer after, of each photograph."""
+    """Print for each photograph FILE, the answer, its probability before and after, and the likeliest answer after."""
     with images_of(arguments, "look") as (files, paths):
         model = load_with_images(arguments)
         options = {"without": arguments.without, "only": arguments.only}
@@ -93,7 +93,7 @@ def intervene(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at all that can be read; the exit status is 1 when something could not be."""
+    """Explain every image that can be read; the exit status is 1 if one could not be."""
     if arguments.without or arguments.only:
         return intervene(arguments)
     figure = figure_options(arguments)
@@ -125,8 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def of_each_model(arguments: argparse.Namespace) -> Iterator[argparse.Namespace]:
-    """The arguments with each of the models. The first one's file of weights is its own; random weights are for all but
-    runs."""
+    """Yield the arguments with each of the models. A file of weights is for the first model only; random weights are
+    for all but runs."""
     from vision_attn.results.explainer import is_run_name
 
     yield arguments

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure all that can be read; the exit status is 1 when something could not be."""
+    """Measure every image that can be read; the exit status is 1 if one could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
         from vision_attn.results.faithfulness import boxes_for
@@ -115,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def ending_by_sigterm() -> Iterator[list[int]]:
-    """Within this context, SIGTERM is as Ctrl-C, and the process then ends with status 143; a second one kills it.
-    Yields a list that holds its number once it came."""
+    """Treat SIGTERM like Ctrl-C within this context; the process then ends with status 143, and a second one kills it.
+    Yields a list that holds the signal's number once it came."""
     ended = list[int]()
 
     def end(number: int, _: FrameType | None) -> None:

@@ -20,14 +20,14 @@ from vision_attn.system.splits import PURPOSES
 
 KEPT = ("README.md",)
 EVALUATED = ("metrics", "captions", "glimpses", "confusion")
-"""What `eval` writes into a packed folder, NAME_SPLIT.json. It belongs to the weights that were there, and goes with
-them."""
+"""The files NAME_SPLIT.json that `eval` writes into a packed folder. They belong to the weights that were there, and
+are removed with them."""
 COPIED = (
     "config.yaml", "vocabulary.json", "function_words.json", "classes.json", "image_size.json", "metrics_val.json"
 )  # fmt: skip
 
 TRAINED = ("best", "last", "previous")
-"""Folders of a run, which training replaces."""
+"""The folders of a run, which training replaces."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def pack(best: Path, out: Path) -> None:
-    """Write packed weights into the folder `part`. Raises UserError if those in `best` are damaged."""
+    """Write packed weights into the folder `out`. Raises UserError if those in `best` are damaged."""
     import yaml
 
     from vision_attn.configuration.config import HEAD, load
@@ -93,7 +93,7 @@ def freeze(config: dict[str, Any]) -> bool:
 
 
 def replaceable(out: Path) -> bool:
-    """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
+    """Return whether `out` is a folder that holds only packed weights, or nothing but a README.md."""
     from vision_attn.configuration.weights import NAME, is_half
 
     if not out.is_dir():

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
-    """The rows that are made. Raises UserError for those that cannot be."""
+    """Return the rows to make. Raises UserError for rows that cannot be made."""
     named = chosen(arguments.rows)
     wanted = named or [row for row in rows() if row.name]
     if arguments.included:
@@ -94,7 +94,7 @@ def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
 
 
 def listed() -> Iterator[str]:
-    """The lines of the list: a heading for each table, then its rows."""
+    """Yield the lines of the list: a heading for each table, then its rows."""
     table = ""
     for row in rows():
         if row.table != table:

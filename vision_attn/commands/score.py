@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def are_exchanged(results: Path, annotations: Path) -> bool:
-    """Whether each of two files, which do not fit, would do in the place of the other."""
+    """Return whether two files that do not fit would fit if they were exchanged."""
     try:
         captions, photographs = read_results(annotations), read_references(results)
         photographs_of(captions, photographs, annotations, results)
@@ -156,7 +156,7 @@ def are_exchanged(results: Path, annotations: Path) -> bool:
 
 
 def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:
-    """The report, with a note if its images are too few for intervals."""
+    """Return the report, with a note if its images are too few for intervals."""
     from vision_attn.metrics.intervals import FEWEST
 
     if not report.metrics or any(estimate.is_enough for estimate in estimated.values()):
@@ -167,7 +167,7 @@ def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:
 def written_content(
     files: Sequence[Path], reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]], **counts: int
 ) -> dict[str, Any]:
-    """What is written as JSON: of one file its metrics, of several a list of these, and differences to the first."""
+    """Return the JSON to write: the metrics of one file; for several a list of them, with differences to the first."""
     contents = [
         {
             **report.metrics,
@@ -200,13 +200,14 @@ def written_content(
 
 
 def of(metric: "Jackknife | None") -> list[float] | None:
-    """The interval of a metric, none of which is below 0; None for too few images."""
+    """Return the interval of a metric, which cannot be below 0; None for too few images."""
     ends = None if metric is None else metric.interval(low=0)
     return None if ends is None else ends.tolist()
 
 
 def of_difference(metric: "Jackknife | None", first: "Jackknife | None") -> list[float] | None:
-    """The interval of the difference of a metric to that of the first file; None for too few images, or others."""
+    """Return the interval of the difference of a metric to that of the first file; None for too few or different
+    images."""
     if metric is None or first is None or len(metric.left_out) != len(first.left_out):
         return None
     ends = (metric - first).interval()
@@ -214,8 +215,8 @@ def of_difference(metric: "Jackknife | None", first: "Jackknife | None") -> list
 
 
 def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]]) -> Iterator[str]:
-    """The lines of a table of metrics in percent, as in papers, with intervals if there are any; then failures and
-    notes. Of several files, each has a row for each metric, with its difference to the first."""
+    """Yield the lines of a table of metrics in percent, as in papers, with intervals if there are any; then failures
+    and notes. With several files, each has a row for each metric, with its difference to the first."""
     shown = any(of(estimate) for some in estimated for estimate in some.values())
 
     def between(ends: list[float] | None) -> str:
@@ -254,7 +255,8 @@ def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife
 def shared(
     sets: Sequence[Mapping[int | str, str]], described: Sequence[Mapping[int | str, Photograph]]
 ) -> tuple[list[dict[int | str, str]], list[dict[int | str, Photograph]]]:
-    """The captions and photographs of the images that all files caption, by the photograph's id, in the same order."""
+    """Return the captions and photographs of the images that all files caption, by the photograph's id, in the same
+    order."""
     named = [
         {photographs[image].id: (caption, photographs[image]) for image, caption in captions.items()}
         for captions, photographs in zip(sets, described, strict=True)
@@ -270,8 +272,8 @@ def shared(
 def photographs_of(
     candidates: dict[int | str, str], photographs: Sequence[Photograph], results: Path, annotations: Path
 ) -> dict[int | str, Photograph]:
-    """The photograph of each image of the results. Raises UserError, with a likely reason, if images of the results
-    are not annotated or are ambiguous."""
+    """Return the photograph of each image of the results. Raises UserError, with a likely reason, if images of the
+    results are not annotated or are ambiguous."""
     try:
         matches = matched(list(candidates), photographs)
     except UserError as error:

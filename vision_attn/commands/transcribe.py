@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Transcribe all that can be read; the exit status is 1 when something could not be."""
+    """Transcribe every image that can be read; the exit status is 1 if one could not be."""
     take_images(arguments, "transcribe")
     model = open_with(arguments)
     from vision_attn.metrics.variety import cut_short

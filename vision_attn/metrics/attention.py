@@ -1,4 +1,4 @@
-"""Metrics of attention maps.
+"""Measure attention maps against boxes (`AttentionCorrectness`), and how sharp they are and move (`AttentionMotion`).
 
 Attention correctness: whether attention lies on the object that a word names (after Liu et al. 2017, "Attention
 Correctness in Neural Image Captioning", arXiv:1605.09553). Attention motion: how sharp maps are, and how far attention
@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 
 
 class AttentionCorrectness:
-    """Compares attention with the boxes of the objects that words name. Averages over all content words of `update`.
+    """Compare attention with the boxes of the objects that words name, averaged over all content words of `update`.
 
     A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
     the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows,
@@ -101,14 +101,14 @@ def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
 
 
 class AttentionMotion:
-    """Measures the sharpness and the movement of the maps of captions. Averages over all words of `update`."""
+    """Measure the sharpness and the movement of the maps of captions, averaged over all words of `update`."""
 
     def __init__(self) -> None:
         self.totals = dict.fromkeys(("entropy", "at_mode", "movement", "movement_content"), 0.0)
         self.numbers = dict.fromkeys(self.totals, 0)
 
     def update(self, words: Sequence[str], alpha: Float[Tensor, "T L"], content: Set[str] = frozenset()) -> None:
-        """Add one caption: its `words` and the attention of each. `content`: the words that name objects."""
+        """Add one caption: its `words` and the attention of each. content: the words that name objects."""
         alpha = alpha[: len(words)].detach().to("cpu", torch.float64)
         content_alpha = alpha[[index for index, word in enumerate(words) if word in content]]
         self._add("entropy", -torch.xlogy(alpha, alpha).sum(dim=-1))
@@ -147,8 +147,8 @@ def map_statistics(alpha: Float[Tensor, "B R T L"], word_mask: Bool[Tensor, "B R
 
 
 def rank_correlation(maps: Float[Tensor, "maps L"]) -> Float[Tensor, "maps maps"]:
-    """Spearman's rank correlation of each two maps of L regions; equal weights share the mean of their ranks. That of a
-    map whose weights are all equal is 0, and 1 with another such map."""
+    """Compute Spearman's rank correlation of each pair of maps of L regions; equal weights share the mean of their
+    ranks. A map whose weights are all equal has correlation 0 with others, and 1 with another such map."""
     above = (maps[:, :, None] > maps[:, None]).double().sum(dim=2)
     equal = (maps[:, :, None] == maps[:, None]).double().sum(dim=2)
     centred = above + equal / 2 - maps.shape[1] / 2

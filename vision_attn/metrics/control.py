@@ -1,4 +1,4 @@
-"""Whether what is said follows the map: an intervention on the maps of drawn scenes, whose objects have boxes."""
+"""`Control`: measure whether words follow the map, by changing the maps of drawn scenes, whose objects have boxes."""
 
 import json
 from collections import defaultdict
@@ -22,7 +22,7 @@ from vision_attn.system.files import replacing
 MAX_NUMBERS = 2**24
 """The largest number of elements of the annotation vectors that are decoded at once: 64 MB in float32."""
 Object = tuple[tuple[float, ...], ...]
-"""The boxes of an object, by which it is told from the others of its image."""
+"""The boxes of an object, which identify it among the objects of its image."""
 
 
 class Case(NamedTuple):
@@ -30,9 +30,9 @@ class Case(NamedTuple):
 
     image: int
     place: int
-    """Of the word in the caption, from 0."""
+    """The place of the word in the caption, from 0."""
     turn: int
-    """0 at the first word of the object, 1 at the second one."""
+    """0 for the first word of the object, 1 for the second one."""
     own: Object
     other: Object
     opens: bool = False
@@ -40,16 +40,16 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What was said of one case."""
+    """The word that the captioner said in one case."""
 
     image: int
     beams: int
     turn: int
     forced: str
-    """Where its map was: on the "other" object, its "own" one, or a "random" region."""
+    """Where the map was put: on the "other" object, the "own" one, or a "random" region."""
     strength: float
     named: bool
-    """Whether the word names the other object; of "own": whether it is the word that was said before."""
+    """Whether the word names the other object; for "own", whether it is the same word as before."""
     next_own: bool | None
     """Whether the word after the first one still names the own object."""
     opens: bool
@@ -57,22 +57,22 @@ class Outcome(NamedTuple):
 
 
 class Control(Evaluator):
-    """The share of words that name what the captioner is made to look at (Pearl 2009: an intervention, do(alpha)).
+    """The share of words that name the object that the captioner's map is moved to (Pearl 2009: an intervention,
+    do(alpha)).
 
     A caption is decoded. At a word t that names object i, its map alpha_t is replaced by (1 - s) alpha_t + s m_j with
     m_j even on the box of another object j of the scene (by area; `geometry.places`), and the caption is decoded again:
 
         control(s) = E[ 1{y'_t names j} ],    y' = decode(do(alpha_t := (1 - s) alpha_t + s m_j)).
 
-    Replaced is the map of this word alone. The state h_{t-1}, from which the own map was scored, stays what the words
-    before and the maps before made it, so with one beam they are the same words; h_t, and with it the later words and
-    their maps, follow from what is seen under the new map. If words came from the state, control would be 0; if from
-    the map alone, 1. A map can point at what a word names without control: a captioner that knows the word already may
-    look there for no reason.
+    Only the map of this word is replaced. The state h_{t-1}, from which the own map was scored, is unchanged, so with
+    one beam the words before stay the same; h_t, the later words and their maps follow from the new map. If words came
+    from the state alone, control would be 0; if from the map alone, 1. A map can point at the named object without
+    control: a captioner that already knows the word may attend there without using it.
 
-    Measured at the first word of each object, where the captioner must choose (in English its colour), and apart at the
-    second one (its shape); with m_i of its own object (does it keep the word?), and with m even on one random region
-    (does it name j by chance?); for all j of the scene.
+    Control is measured at the first word of each object, where the captioner must choose (in English its colour), and
+    separately at the second one (its shape); with m_i of its own object (does it keep the word?), and with m even on
+    one random region (does it name j by chance?); for all j of the scene.
 
     beams: widths of beam search; the first is that of `control`, which also has the curve over `strengths`.
 
@@ -87,7 +87,7 @@ class Control(Evaluator):
         check_range("Control", 1, 1000, **{f"beams[{n}]": beam for n, beam in enumerate(beams)})
         self.beams, self.strengths = [*beams], sorted({*map(float, strengths), 1.0})
         self.outcomes: dict[tuple[Any, ...], dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
-        """By (beams, turn, forced, strength), of each scene."""
+        """The outcomes of each scene, by (beams, turn, forced, strength)."""
         self.scenes = 0
 
     @torch.no_grad()
@@ -99,7 +99,7 @@ class Control(Evaluator):
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> list[Outcome]:
-        """What was said of all cases of a batch."""
+        """Decode all cases of a batch, and return their outcomes."""
         if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
             return []
         _, rows, columns = task.encoder.layout
@@ -136,7 +136,7 @@ class Control(Evaluator):
         self.scenes += len(batch.boxes)
 
     def estimates(self) -> dict[str, Jackknife]:
-        """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
+        """Return the estimate of the share of each kind of case, by the names of `compute`."""
         estimates = {}
         for (beams, turn, forced, strength), cases in self.outcomes.items():
             parts = [forced if forced != "other" else "", "second" * turn]
@@ -151,12 +151,13 @@ class Control(Evaluator):
     def compute(self) -> dict[str, float]:
         """Return shares, from 0 to 1; nothing without cases.
 
-        The metric `control` is the share of first words of objects that name the other object which they were made to
-        look at, with its interval of 95% in `control_low` and `control_high`; `control_at_0.5` is at this strength.
-        Of these words `control_own` stay the same with an even map on their own object, and `control_random` name the
-        other object with a map on one random region. After `control_next_own` of them the next word still names the own
-        object. Names with "second" are of the second word of each object, those with "first_other", "first_own" and
-        "first_random" of the first word that names any object alone, and those with "beams_3" of this width.
+        `control` is the share of first words of objects that name the other object after the map was moved to it, with
+        its 95% interval in `control_low` and `control_high`; `control_at_0.5` is the share at this strength.
+        `control_own` is the share of these words that stay the same with an even map on their own object,
+        `control_random` the share that name the other object with a map on one random region, and `control_next_own`
+        the share after which the next word still names the own object. Names with "second" are for the second word of
+        each object, those with "first_other", "first_own" and "first_random" for the first word in the caption that
+        names any object, and those with "beams_3" for this width.
         """
         estimates = self.estimates()
         shares = {name: float(estimate.value) for name, estimate in estimates.items()}
@@ -173,7 +174,7 @@ class Control(Evaluator):
 
 
 def numbers(estimate: Jackknife) -> dict[str, Any]:
-    """A share with its interval of 95% (None for few scenes) and the number of scenes."""
+    """Return a share with its 95% interval (None for few scenes) and the number of scenes."""
     ends = estimate.interval(low=0, high=1)
     return {
         "share": float(estimate.value),
@@ -183,12 +184,12 @@ def numbers(estimate: Jackknife) -> dict[str, Any]:
 
 
 def objects_of(boxes: Mapping[str, Sequence]) -> dict[str, Object]:
-    """The object that each word names."""
+    """Return the object that each word names."""
     return {word: tuple(tuple(map(float, box)) for box in places) for word, places in boxes.items()}
 
 
 def cases_of(image: int, caption: DecodedCaption, objects: Mapping[str, Object]) -> list[Case]:
-    """All cases of a caption: the first two words of each object, with each other object."""
+    """Return all cases of a caption: the first two words of each object, with each other object."""
     before: dict[Object, int] = defaultdict(int)
     cases = []
     for place, word in enumerate(caption.words):
@@ -210,7 +211,7 @@ def outcome(
     forced: str,
     strength: float,
 ) -> Outcome:
-    """What the caption says at the place of a case; `before` is the caption that was said without."""
+    """Compare the caption with the unchanged one, `before`, at the place of a case."""
     said, after = (*caption.words, "", "")[case.place : case.place + 2] if case.place < len(caption.words) else ("", "")
     named = said == before.words[case.place] if forced == "own" else objects.get(said) == case.other
     next_own = objects.get(after) == case.own if case.turn == 0 else None
@@ -218,7 +219,7 @@ def outcome(
 
 
 def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"] | None:
-    """The map of a case; None for an object without an area."""
+    """Return the map of a case; None for an object without an area."""
     cells = grid.rows * grid.columns
     if forced == "random":
         return torch.zeros(frames * cells).index_fill(0, torch.randint(frames * cells, (1,)), 1)
@@ -232,7 +233,7 @@ def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"]
 def _decoded(
     task: Any, decoding: Any, regions: Tensor, cases: Sequence[Case], maps: Sequence[Tensor], strength: float
 ) -> list[DecodedCaption]:
-    """The caption of each case under its map, in parts of little memory."""
+    """Decode the caption of each case under its map, in batches that need little memory."""
     said: list[DecodedCaption] = []
     most = max(1, MAX_NUMBERS // regions[0].numel())
     for first in range(0, len(cases), most):

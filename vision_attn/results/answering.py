@@ -1,4 +1,4 @@
-"""Questions about a story or an image, asked of a run that answers in hops."""
+"""`AnswersQuestions`: answer questions about a story or an image with a run that reads in hops."""
 
 import os
 import re
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 STORY = "story"
 """The name of a story that is no file."""
 SENTENCES = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
-"""Between two sentences of a text."""
+"""Matches the end of a sentence in a text."""
 MOST_FACTS = 50
-"""Sentences that a run reads whose data do not say how many."""
+"""The number of sentences that a run reads if its data do not set it."""
 
 
 class AnswersQuestions:
-    """What `Model` has of questions."""
+    """The part of `Model` that answers questions."""
 
     task: Any
     source: Any
@@ -103,7 +103,7 @@ class AnswersQuestions:
 
     @torch.no_grad()
     def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Of each question the question, the weights of its hops, and the probabilities of words."""
+        """Yield each question, the weights of its hops, and the probabilities of words."""
         with self.turn:
             log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))
             return zip(asked, alpha.float().cpu(), log_prob.exp().cpu(), strict=True)
@@ -112,7 +112,7 @@ class AnswersQuestions:
         return self.task.vocabulary.words[int(probabilities.argmax())], float(probabilities.max())
 
     def _unknown(self, texts: Sequence[str], what: str) -> list[str]:
-        """The words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
+        """Return the words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
         vocabulary = self.task.vocabulary
         words = list(dict.fromkeys(word for text in texts for word in vocabulary.tokens(text)))
         missing = [word for word in words if word not in vocabulary.index]
@@ -123,7 +123,7 @@ class AnswersQuestions:
 
 
 def hint(result: "AnswerResult") -> str:
-    """What to say of the words of a result that its model does not know; empty if there are none."""
+    """Return a hint about the words that the model does not know; empty if it knows all."""
     if not result.unknown:
         return ""
     known = [word for word in result.names if word.isalpha()]
@@ -134,8 +134,8 @@ def hint(result: "AnswerResult") -> str:
 
 
 def story_of(given: Any) -> tuple[str, list[str]]:
-    """The name and the sentences of a story: a text, a list of sentences, or the name of a text file. Raises UserError
-    for anything else, and for a story without a sentence."""
+    """Return the name and the sentences of a story: a text, a list of sentences, or the name of a text file. Raises
+    UserError for anything else, and for a story without a sentence."""
     name = STORY
     if isinstance(given, Path) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
         name = str(given)

@@ -1,4 +1,4 @@
-"""Captions of images, as `Model.caption` is asked for them."""
+"""Caption one or several images, as `Model.caption` does."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,7 +20,7 @@ from vision_attn.tasks.steering import Wanted
 
 @runtime_checkable
 class _Captioner(Protocol):
-    """The part of a `Model` that captions need."""
+    """The part of a `Model` that captioning needs."""
 
     task: Any
     name: str
@@ -29,7 +29,7 @@ class _Captioner(Protocol):
 
 
 class CaptionRequest(NamedTuple):
-    """The options of `Model.caption`, which says what they mean."""
+    """The options of `Model.caption`, where they are described."""
 
     captions: int | None
     strategy: Strategy
@@ -40,18 +40,18 @@ class CaptionRequest(NamedTuple):
 
 
 class _ReadImage(NamedTuple):
-    """An image as it was given, and what the model takes of it."""
+    """An image as it was given, and the model's input."""
 
     image: Picture
     pixels: Any
     times: list[float] | None = None
-    """Of the frames of a film."""
+    """The moments of a film's frames, in seconds; None for other images."""
     seen: Extent = WHOLE
-    """The part of the photograph that the model sees; known where it is steered."""
+    """The part of the photograph that the model sees; known if the model is steered."""
 
 
 def captioned(model: _Captioner, images: Images, asked: CaptionRequest, unreadable: list[str] | None) -> Any:
-    """A caption of an image, a list or an iterator of them; see `Model.caption`."""
+    """Return the result of an image, or a list or an iterator of results; see `Model.caption`."""
     task = model.task
     decoding = task.decoding.changed(**asked.settings) if asked.settings else None
 
@@ -95,7 +95,7 @@ def captioned(model: _Captioner, images: Images, asked: CaptionRequest, unreadab
 
 
 def steered_at(words: Sequence[int]) -> str:
-    """Which maps of a caption are not the model's own, for people."""
+    """Say which maps of a caption are not the model's own."""
     if not words:
         return ""
     return f", but a chosen place at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"

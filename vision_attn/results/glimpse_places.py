@@ -1,4 +1,4 @@
-"""Places that a user asks a model to look at, as the numbers that the model takes."""
+"""`glimpse_places`: turn the places that a user asks a classifier to look at into its input."""
 
 from collections.abc import Sequence
 from math import nan
@@ -18,10 +18,10 @@ SHAPES = {2: "a location (x, y)", 4: "a box (x0, y0, x1, y1)"}
 
 
 def glimpse_places(model: Classifier, places: Sequence[Place], name: str) -> Float[Tensor, "1 T P"]:
-    """The places of a classifier's glimpses, NaN where it chooses itself.
+    """Return the places of a classifier's glimpses, NaN where it chooses itself.
 
-    Raises UserError, which calls the model `name`, if it takes no glimpses, or not as many or not of this kind, or if a
-    place is outside the image.
+    Raises UserError, which calls the model `name`, if it takes no glimpses, fewer glimpses, or another kind of place,
+    or if a place is outside the image.
     """
     if not model.place_numbers:
         raise UserError(f"{name} sees the whole image at once: it has no glimpses whose locations could be given")

@@ -1,4 +1,4 @@
-"""Models by name: runs of this package, here or on the hub, and captioners of transformers."""
+"""`open_model`: open a run of this package, here or on the hub, or a captioner of transformers, by its name."""
 
 import logging
 import time
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 def open_model(
     name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Model:
-    """Open a run, or a captioner of transformers (`results.pretrained`). `overrides` of its config, such as
-    "--task.max_words=12". Raises UserError saying what is missing."""
+    """Open a run, or a captioner of transformers (`results.pretrained`). Raises UserError saying what is missing.
+    overrides: options for the config, such as "--task.max_words=12"."""
     if is_pretrained(name):
         from vision_attn.results.pretrained import open_pretrained
 

@@ -22,7 +22,7 @@ from vision_attn.viz.glimpses import grid
 from vision_attn.viz.sheet import save_picture
 
 BATCH = 16
-"""Photographs that are encoded and captioned together."""
+"""The number of photographs that are encoded and captioned together."""
 
 Images = Picture | Sequence[Picture] | Iterator[Picture]
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class ResultList(Displayable, list[Result]):
-    """The results of a list of images. Displayed on one page."""
+    """The results of a list of images, displayed on one page."""
 
     @overload
     def __getitem__(self, which: SupportsIndex) -> Result: ...
@@ -55,7 +55,7 @@ class ResultList(Displayable, list[Result]):
             write_embedded(path, f"{len(self)} images", folder / "picture.png")
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """A row for each result. Raises UserError for results of different kinds."""
+        """Draw a row for each result. Raises UserError for results of different kinds."""
         results: list[Displayable] = []
         for item in self:
             results += item if isinstance(item, ResultList) else [item]
@@ -91,14 +91,14 @@ def results_of(
     size: int = 1,
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Any:
-    """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
-    time.
+    """Return the result of an image, a `ResultList` for a list of images, or an iterator for an iterator of images,
+    which holds few at a time.
 
     images: `Images`, one or several.
-    read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
-        Several images are read ahead by threads if `size` is above 1.
-    unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
-        Without it, UserError is raised. within: makes a context for each call of `answer`.
+    read: a function that reads an image. answer: a function from (name, read image) of `size` images to their results.
+        Threads read several images ahead if `size` is above 1.
+    unreadable: collects the messages of images, among several, that cannot be read and are left out. Without it,
+        UserError is raised. within: makes a context for each call of `answer`.
     """
     if is_one(images):
         name = name_of(images, 1)

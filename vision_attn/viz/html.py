@@ -37,7 +37,7 @@ def filled(template: str, **values: Any) -> str:
 
 
 def data_url(content: bytes, media_type: str) -> str:
-    """Encode a picture, so that a page holds it. `kind`: its format, such as "jpeg"."""
+    """Encode a picture as a data URL, so that a page holds it. media_type: its format, such as "jpeg"."""
     return f"data:image/{media_type};base64,{base64.b64encode(content).decode()}"
 
 

@@ -1,4 +1,4 @@
-"""The main function of an isolated process: runs one job, writes one answer file and exits at once."""
+"""The main function of an isolated process: run one job, write one answer file and exit at once."""
 
 import json
 import os

@@ -13,11 +13,11 @@ INTERVALS = "intervals.json"
 """The name of the file of the intervals of metrics that an evaluation writes."""
 
 Image: TypeAlias = int | str | tuple[str, int | str]
-"""The id of an image; where there are several data sets, whose ids may be the same, the name of its set and its id."""
+"""The id of an image; with several data sets, which may share ids, the name of its set and its id."""
 
 
 def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
-    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`, also with the
+    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`, with the
     `source` of each image where it is known."""
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 

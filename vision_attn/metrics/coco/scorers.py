@@ -18,14 +18,13 @@ from vision_attn.metrics.coco.java import jar, java, spice_jars
 
 
 class Scores(NamedTuple):
-    """What a job returns."""
+    """The scores that a job returns."""
 
     corpus: dict[str, float]
     by_image: dict[str, list[float]]
-    """Of each image, in the order of the file."""
+    """The scores of each image, in the order of the file."""
     counts: list[list[float]] = []  # never changed
-    """Of each image, numbers whose sums determine the scores of the corpus, where these are no means; see
-    `sums`."""
+    """The numbers of each image whose sums determine the scores of the corpus, if these are not means; see `sums`."""
 
 
 def one_line(caption: str) -> str:
@@ -62,8 +61,8 @@ def tokens(folder: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def bleu(folder: Path) -> Scores:
-    """Corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015. BLEU of the
-    corpus is that of its sums of n-grams and lengths, not a mean over images."""
+    """Compute corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015. BLEU
+    of the corpus comes from sums of n-grams and lengths; it is not a mean over images."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=4)
@@ -83,7 +82,7 @@ def bleu(folder: Path) -> Scores:
 
 
 def rouge_l(folder: Path) -> Scores:
-    """ROUGE-L (Lin and Hovy 2004), mean over images."""
+    """Compute ROUGE-L (Lin and Hovy 2004), averaged over images."""
     from pycocoevalcap.rouge.rouge import Rouge
 
     candidates, references = tokens(folder)
@@ -92,7 +91,8 @@ def rouge_l(folder: Path) -> Scores:
 
 
 def cider(folder: Path) -> Scores:
-    """CIDEr (Vedantam et al. 2015), mean over images: their CIDEr-D, which COCO's code calls CIDEr."""
+    """Compute CIDEr (Vedantam et al. 2015), averaged over images: the paper's CIDEr-D, which COCO's code calls
+    CIDEr."""
     from pycocoevalcap.cider.cider_scorer import CiderScorer
 
     scorer = CiderScorer(n=4, sigma=6.0)
@@ -103,8 +103,8 @@ def cider(folder: Path) -> Scores:
 
 
 def meteor(folder: Path) -> Scores:
-    """METEOR 1.5 (Denkowski and Lavie 2014) for English, as COCO's code runs it: that of the corpus is computed from
-    sums over its images, and is not their mean."""
+    """Compute METEOR 1.5 (Denkowski and Lavie 2014) for English, as COCO's code runs it. METEOR of the corpus comes
+    from sums over its images; it is not their mean."""
     process = start_meteor(folder)
     try:
         return ask_meteor(process, *tokens(folder))
@@ -113,14 +113,14 @@ def meteor(folder: Path) -> Scores:
 
 
 def start_meteor(folder: Path) -> subprocess.Popen:
-    """Start METEOR's Java program, which loads its tables for some seconds."""
+    """Start METEOR's Java program, which takes some seconds to load its tables."""
     command = java("-jar", jar("meteor/meteor-1.5.jar"), "-", "-", "-stdio", "-l", "en", "-norm", megabytes=1024,
                    folder=folder)  # fmt: skip
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> Scores:
-    """METEOR of a corpus, tokenised. The program can be asked again."""
+    """Compute METEOR of a tokenised corpus. The program can be asked again."""
     asked, answered = process.stdin, process.stdout
     assert asked and answered
 
@@ -154,7 +154,8 @@ def without_separator(caption: str) -> str:
 
 
 def spice(folder: Path) -> Scores:
-    """SPICE (Anderson et al. 2016), mean over images. Its jar needs Java 15 or older (see VISION_ATTN_JAVA)."""
+    """Compute SPICE (Anderson et al. 2016), averaged over images. Its jar needs Java 15 or older (see
+    VISION_ATTN_JAVA)."""
     candidates, references = tokens(folder)
     items = [{"image_id": i, "test": c, "refs": r} for i, (c, r) in enumerate(zip(candidates, references, strict=True))]
     (folder / "spice_in.json").write_text(json.dumps(items), encoding="utf-8")
@@ -167,5 +168,5 @@ def spice(folder: Path) -> Scores:
 
 
 def _mean(name: str, scores: list[float]) -> Scores:
-    """A metric of the corpus that is the mean over its images."""
+    """Return a corpus metric that is the mean over images."""
     return Scores({name: math.fsum(scores) / len(scores)}, {name: scores})
