@@ -13,7 +13,7 @@ from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
-from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
+from vision_attn.models.ram import RAM, ContextLSTM, CoreState, GlimpseNetwork
 from vision_attn.system.checks import require
 
 
@@ -50,16 +50,17 @@ class ConvolutionalGlimpse(nn.Module):
 
 
 class DRAM(Captioner):
-    """Takes `num_glimpses` glimpses for each character, says it, and goes on to the next, until it says END (Ba et al.
-    2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
+    """Takes `num_glimpses` glimpses for each character, predicts it, and goes on to the next, until it predicts END (Ba
+    et al. 2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
 
     Annotation vectors must be the columns of pixels, see `encoders/pixels.py`. A character depends on glimpses alone,
     not on the characters before. The map of a character is the column where its last glimpse was centred.
 
-    num_glimpses: for each character. retina, glimpse, core, policy: as for `RAM`; the core must know something of the
-    image before the first glimpse, whose location is the policy's.
-
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
+
+    num_glimpses: the number of glimpses for each character.
+    retina, glimpse, core, policy: as for `RAM`; the core must know something of the image before the first glimpse,
+        whose location is the policy's.
 
     Fast version: `fast.models.over_time.FastDRAM`.
     """
@@ -88,23 +89,23 @@ class DRAM(Captioner):
 
     @property
     def mode(self) -> LocationMode:
-        """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
+        """How locations are chosen: "sample" samples them from the policy, "mean" takes its means."""
         return "sample" if self.training else self.at_test
 
     def restart(self) -> None:
         self.ram.restart()
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], State]:
-        """The image, and the state of the core before the first glimpse."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], CoreState]:
+        """Return the image as the memory, and the state of the core before the first glimpse."""
         require("regions", regions, "B L D", "float", D=self.region_size, hint=": columns of pixels")
         images = regions.mT[:, None].contiguous()
         return images, self.ram.core.start(images, rows)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
+        self, word: Int[Tensor, "B R"], state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
         state, _, samples = self._glimpses(state, self.ram.retina.pyramid(memory), self.num_glimpses)
-        return self.ram.action(state.hidden), state, AttentionMap(*_look(samples[-1], memory.shape[-1]))
+        return self.ram.action(state.hidden), state, AttentionMap(*_column_map(samples[-1], memory.shape[-1]))
 
     def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> tuple[Float[Tensor, "B T 2"], Glimpses]:
         images, state = self.start(regions, 1)
@@ -119,15 +120,15 @@ class DRAM(Captioner):
         B, R, T = words.shape
         images, state = self.start(regions, R)
         pyramid = self.ram.retina.pyramid(images)
-        hidden, states, samples, looks = [], [], [], []
+        hidden, states, samples, maps = [], [], [], []
         for _ in range(T):
             state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
             hidden.append(state.hidden)
             states += before
             samples += sampled
-            looks.append(_look(sampled[-1], images.shape[-1]))
+            maps.append(_column_map(sampled[-1], images.shape[-1]))
         word_mask = words != PAD
-        alpha, region = (torch.stack(parts, dim=2) for parts in zip(*looks, strict=True))
+        alpha, region = (torch.stack(of_words, dim=2) for of_words in zip(*maps, strict=True))
         alpha = alpha * word_mask[..., None]
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
@@ -139,32 +140,33 @@ class DRAM(Captioner):
         )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
-    def _glimpses(self, state: State, pyramid: tuple, number: int) -> tuple[State, list[Tensor], list[Tensor]]:
-        """Take glimpses, given what `retina.pyramid` returned. Returns the state after them, what the policy saw before
-        each, and its samples."""
+    def _glimpses(self, state: CoreState, pyramid: tuple, number: int) -> tuple[CoreState, list[Tensor], list[Tensor]]:
+        """Take `number` glimpses from `pyramid`, the output of `retina.pyramid`. Returns the state after them, and for
+        each glimpse the state that the policy saw and the location that it sampled."""
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.mode)
         states, samples = [], []
-        for each in noise:
+        for deviation in noise:
             states.append(state.location_state)
             with torch.no_grad():
-                samples.append(ram.policy.locate(state.location_state, each))
+                samples.append(ram.policy.locate(state.location_state, deviation))
             location = samples[-1].clamp(-1, 1)
             state = ram.core(ram.glimpse(ram.retina(pyramid, location), location), state)
         return state, states, samples
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
-        """The glimpses of a character as one sample; None where no estimator is needed."""
+        """Return the glimpses of a character as one sample; None where no estimator is needed."""
         if self.mode != "sample" or not self.reinforced:
             return None
-        each = self.ram.policy.choice(states, samples)
+        choice = self.ram.policy.choice(states, samples)
         log_prob, entropy = (
-            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask for part in (each.log_prob, each.entropy)
+            values.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask
+            for values in (choice.log_prob, choice.entropy)
         )
-        return Choice(log_prob, entropy, word_mask, each.state[:, :, :: self.num_glimpses])
+        return Choice(log_prob, entropy, word_mask, choice.state[:, :, :: self.num_glimpses])
 
 
-def _look(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
-    """A map that is 1 at one column, and its number: the column at which a glimpse is centred."""
+def _column_map(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
+    """Return a map that is 1 at the column at which a glimpse is centred, and the number of this column."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
     return (column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column
