@@ -2,7 +2,7 @@
 
 Tensors are torch's fake tensors on "cuda": they have shapes and no numbers. Every operation that is not a view counts
 as one kernel, except those in `KERNELS`, and our own, which declare how many they launch (`fast.launch.operation`). The
-counts of captured steps on an H200 are within a tenth of these, as docs/results.md says. What `torch.compile` would
+counts of captured steps on an H200 are within a tenth of these (docs/results_speed.md). What `torch.compile` would
 fuse is not counted.
 """
 

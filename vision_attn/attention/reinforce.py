@@ -84,7 +84,7 @@ class LeaveOneOut(nn.Module):
 
     `num_runs` neighbouring rows are runs of the same row. Has no parameters and no state; each run costs as much as a
     row. Of the baselines here it has the lowest variance, both per gradient of a caption and per unit of time
-    (docs/results.md), so it is the default.
+    (docs/results_runs.md), so it is the default.
     """
 
     def __init__(self, state_size: int, *, num_runs: int = 4):

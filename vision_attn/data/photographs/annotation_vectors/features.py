@@ -37,7 +37,7 @@ from vision_attn.data.photographs.annotation_vectors.feature_index import (
 )
 from vision_attn.data.photographs.pixels import AHEAD, Pixels, View
 from vision_attn.layers.precision import at_least_float32
-from vision_attn.system.console import bytes_of, progress
+from vision_attn.system.console import bytes_of, complain, progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
 
@@ -199,7 +199,10 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
         )
     parts = [views[first : first + SHARD] for first in range(0, len(views), SHARD)]
     left = sum(len(part) for part, shard in zip(parts, shards, strict=True) if not shard)
-    _refuse_full_disk(folder, left * prod(header["shape"][1:]) * 2)
+    image = prod(header["shape"][1:]) * 2
+    _refuse_full_disk(folder, left * image)
+    if left == len(views):
+        complain(f"annotation vectors, {bytes_of(left * image)}, are kept in {folder}; it may be deleted afterwards")
     training = encoder.training
     encoder.eval()
     waiting = False
