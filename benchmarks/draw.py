@@ -11,7 +11,7 @@ from torch.nn import functional
 from benchmarks.measure import accelerated, seconds, table
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
-from vision_attn.engine.optimizers import fused
+from vision_attn.engine.optimizers import with_fused_kernels
 from vision_attn.fast import accelerate
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
@@ -64,7 +64,9 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     if compile:
         ours.compile()
     models = {"ours": ours, "plain": plain}
-    steps = {name: step(fused(adam(model)), partial(bound, model), times) for name, model in models.items()}
+    steps = {
+        name: step(with_fused_kernels(adam(model)), partial(bound, model), times) for name, model in models.items()
+    }
     taken = seconds({**steps, "products": alone}, repeats, f"reads {read}x{read}, writes {write}x{write}")
     ms = (f"{1000 * taken[name] / times:.1f}" for name in steps)
     ratios = (f"{taken['plain'] / taken[name]:.2f}x" for name in ("ours", "products"))
@@ -91,7 +93,9 @@ def reader(canvas: int, shapes: Shapes, repeats: int, compile: bool) -> tuple[st
             sum(bank.read(images, bank.window(state)).square().sum() for state in states).backward()
 
     taken = seconds(
-        {"step": step(fused(adam(model)), loss, times), "read": read}, repeats, f"reads of {canvas}x{canvas}"
+        {"step": step(with_fused_kernels(adam(model)), loss, times), "read": read},
+        repeats,
+        f"reads of {canvas}x{canvas}",
     )
     whole, bank = (1000 * taken[name] / times for name in ("step", "read"))
     rate, share = f"{1000 * batch / whole:.0f}", f"{bank / whole:.0%}"

@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.charts import Axis, Chart, save
 from benchmarks.measure import spread
-from vision_attn.faithfulness.measurement import Measured, Settings, gains
+from vision_attn.faithfulness.measurement import Measured, MeasureSettings, gains
 from vision_attn.metrics.attention import rank_correlation
 from vision_attn.results.faithfulness import MeasureResult
 from vision_attn.results.opening import open_model
@@ -123,7 +123,7 @@ def figure(results: Sequence[MeasureResult], picture: Path) -> None:
     save(charts, picture)
 
 
-def measured(run: Path, methods: list[str], number: int, settings: Settings, out: Path) -> MeasureResult:
+def measured(run: Path, methods: list[str], number: int, settings: MeasureSettings, out: Path) -> MeasureResult:
     """Return the numbers of a run and write its page, or read those of a page that was written before."""
     before = run / "measure.json"
     if before.is_file():
@@ -142,13 +142,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100, help="scenes of each run (default: 100)")
     parser.add_argument("--method", action="append", default=[], help="only this method; may be repeated")
     parser.add_argument(
-        "--best", type=int, default=Settings().best, metavar="N", help="answers whose best order is searched"
+        "--best", type=int, default=MeasureSettings().best, metavar="N", help="answers whose best order is searched"
     )
     parser.add_argument("--figure", type=Path, metavar="PNG", help="also draw gain against pointing")
     parser.add_argument("--out", type=Path, default=Path("faithfulness"), help="where pages go")
     parser.add_argument("--quick", action="store_true", help="two scenes: tests that it runs, measures nothing")
     options = parser.parse_args()
-    settings = Settings(steps=2, best=0, sanity=1) if options.quick else Settings(best=options.best)
+    settings = MeasureSettings(steps=2, best=0, sanity=1) if options.quick else MeasureSettings(best=options.best)
     number, results = 2 if options.quick else options.images, []
     for run in options.runs:
         results.append(measured(run, options.method, number, settings, options.out))

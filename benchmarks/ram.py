@@ -13,7 +13,7 @@ from benchmarks.products import products
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Learned, Reinforce
-from vision_attn.engine.optimizers import fused
+from vision_attn.engine.optimizers import with_fused_kernels
 from vision_attn.fast import accelerate
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
@@ -46,7 +46,7 @@ def ours(setting: Setting, *, compile: bool = False, fast: bool = True) -> Calla
         accelerate(task)
     if compile:
         task.compile()
-    optimizer = fused(torch.optim.Adam(task.parameters()))
+    optimizer = with_fused_kernels(torch.optim.Adam(task.parameters()))
 
     def step(images: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()

@@ -21,7 +21,7 @@ from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.configuration.config import build, read
 from vision_attn.decode.beams import Beam
 from vision_attn.decode.captured_search import Search
-from vision_attn.decode.one_by_one import Likeliest
+from vision_attn.decode.one_by_one import LikeliestWord
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.cast import HeldCasts
 
@@ -93,8 +93,8 @@ def _decoding(shapes: Shapes, beams: int) -> Counter[str]:
         casts = HeldCasts(ending, torch.bfloat16)
         rules = Rules(ending, regions.device, max_words=words, never=(), min_words=0, no_repeat=0)
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            choose = Likeliest() if beams == 1 else Beam(beams, diversity=0.0, groups=1)
-            search = Search(ending, *ending.start(regions, beams), rules, choose)
+            selector = LikeliestWord() if beams == 1 else Beam(beams, diversity=0.0, groups=1)
+            search = Search(ending, *ending.start(regions, beams), rules, selector)
 
         def replayed() -> object:
             """Record a search as `decode.replay` does after the first searches of a shape."""

@@ -40,7 +40,7 @@ ADDITIVE = partial(Additive, attention_size=7)
 LOCATION = partial(ContentLocation, attention_size=7, num_filters=2, filter_size=3, grid=(2, 3))
 MODELS: dict[str, Callable[[], Captioner]] = {
     "soft": partial(ShowAttendTell, V, D, score=ADDITIVE, **SMALL),
-    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="mode"), **SMALL),
+    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="argmax"), **SMALL),
     "location": partial(ShowAttendTell, V, D, score=LOCATION, **SMALL),
     "top-down": partial(TopDown, V, D, score=ADDITIVE, **SMALL),
     "RNNsearch": partial(RNNsearch, V, D, encoder_size=3, score=ADDITIVE, attention=Monotonic, **SMALL),

@@ -13,7 +13,7 @@ from tests.fake_mnist import write_mnist
 from tests.whole_runs import steps, train
 from vision_attn.commands import main
 from vision_attn.engine import capture
-from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
+from vision_attn.engine.capture import WARM_UP, CUDAGraph, RecordedStep
 from vision_attn.engine.fit import fit
 from vision_attn.fast import versions
 
@@ -47,16 +47,16 @@ def digits(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def captures(monkeypatch) -> list[Recorded]:
+def captures(monkeypatch) -> list[RecordedStep]:
     """The graphs of the runs of a test, captured or not yet."""
     made = []
-    create = Recorded.__init__
+    create = RecordedStep.__init__
 
-    def noted(one: Recorded, *arguments: Any) -> None:
+    def noted(one: RecordedStep, *arguments: Any) -> None:
         create(one, *arguments)
         made.append(one)
 
-    monkeypatch.setattr(Recorded, "__init__", noted)
+    monkeypatch.setattr(RecordedStep, "__init__", noted)
     return made
 
 

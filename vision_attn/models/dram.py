@@ -16,7 +16,7 @@ from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
-from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
+from vision_attn.models.ram import RAM, ContextLSTM, CoreState, GlimpseNetwork
 from vision_attn.system.checks import require
 
 
@@ -53,16 +53,17 @@ class ConvolutionalGlimpse(nn.Module):
 
 
 class DRAM(Captioner):
-    """Takes `num_glimpses` glimpses for each character, says it, and goes on to the next, until it says END (Ba et al.
-    2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
+    """Takes `num_glimpses` glimpses for each character, predicts it, and goes on to the next, until it predicts END (Ba
+    et al. 2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
 
     Annotation vectors must be the columns of pixels, see `encoders/pixels.py`. A character depends on glimpses alone,
     not on the characters before. The map of a character is the column where its last glimpse was centred.
 
-    num_glimpses: for each character. retina, glimpse, core, policy: as for `RAM`; the core must know something of the
-    image before the first glimpse, whose location is the policy's.
-
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
+
+    num_glimpses: the number of glimpses for each character.
+    retina, glimpse, core, policy: as for `RAM`; the core must know something of the image before the first glimpse,
+        whose location is the policy's.
 
     Fast version: `fast.models.over_time.FastDRAM`.
     """
@@ -91,29 +92,29 @@ class DRAM(Captioner):
 
     @property
     def mode(self) -> LocationMode:
-        """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
+        """How locations are chosen: "sample" samples them from the policy, "mean" takes its means."""
         return "sample" if self.training else self.at_test
 
     def restart(self) -> None:
         self.ram.restart()
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], State]:
-        """The image, and the state of the core before the first glimpse."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], CoreState]:
+        """Return the image as the memory, and the state of the core before the first glimpse."""
         require("regions", regions, "B L D", "float", D=self.region_size, hint=": columns of pixels")
         images = regions.mT[:, None].contiguous()
         return images, self.ram.core.start(images, rows)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
+        self, word: Int[Tensor, "B R"], state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
         return self.step_at(None, state, memory)
 
     def step_at(
-        self, given: Float[Tensor, "B R K 2"] | None, state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
+        self, given: Float[Tensor, "B R K 2"] | None, state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
         """`step` with the K glimpses of its word at `given`, and where the policy chooses where that is NaN."""
         taken = self._glimpses(state, self.ram.retina.pyramid(memory), given)
-        column = _column(taken.locations[-1], memory.shape[-1])
+        column = _column_map(taken.locations[-1], memory.shape[-1])
         return self.ram.action(taken.state.hidden), taken.state, AttentionMap(*column)
 
     def glimpses(
@@ -149,9 +150,9 @@ class DRAM(Captioner):
             hidden.append(state.hidden)
             states += taken.location_states
             samples += taken.samples
-            columns.append(_column(taken.locations[-1], images.shape[-1]))
+            columns.append(_column_map(taken.locations[-1], images.shape[-1]))
         word_mask = words != PAD
-        alpha, region = (torch.stack(parts, dim=2) for parts in zip(*columns, strict=True))
+        alpha, region = (torch.stack(steps, dim=2) for steps in zip(*columns, strict=True))
         alpha = alpha * word_mask[..., None]
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
@@ -163,7 +164,7 @@ class DRAM(Captioner):
         )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
-    def _glimpses(self, state: State, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
+    def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
         """Take the glimpses of a word, from what `retina.pyramid` returned, at `given` where that is a number."""
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
@@ -181,20 +182,21 @@ class DRAM(Captioner):
         return _Taken(state, location_states, samples, locations, hidden)
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
-        """The glimpses of a character as one sample; None where no estimator is needed."""
+        """Return the glimpses of a character as one sample; None where no estimator is needed."""
         if self.mode != "sample" or not self.reinforced:
             return None
-        each = self.ram.policy.choice(states, samples)
+        choice = self.ram.policy.choice(states, samples)
         log_prob, entropy = (
-            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask for part in (each.log_prob, each.entropy)
+            values.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask
+            for values in (choice.log_prob, choice.entropy)
         )
-        return Choice(log_prob, entropy, word_mask, each.state[:, :, :: self.num_glimpses])
+        return Choice(log_prob, entropy, word_mask, choice.state[:, :, :: self.num_glimpses])
 
 
 class _Taken(NamedTuple):
     """The glimpses of a word."""
 
-    state: State
+    state: CoreState
     """After them."""
     location_states: list[Tensor]
     """The input (B, R, P) of the policy before each."""
@@ -207,7 +209,7 @@ class _Taken(NamedTuple):
 
 
 class _GuidedState(NamedTuple):
-    own: State
+    own: CoreState
     number: Int[Tensor, "B R"]
     """The number of words so far."""
 
@@ -248,7 +250,7 @@ def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: in
     return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 
 
-def _column(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
-    """A map that is 1 at one column, and its number: the column at which a glimpse is centred."""
+def _column_map(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
+    """Return a map that is 1 at the column at which a glimpse is centred, and the number of this column."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
     return (column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
-from vision_attn.metrics.function_words import LANGUAGES, Language, commonest, language_of
+from vision_attn.metrics.function_words import LANGUAGES, CaptionLanguage, commonest, language_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
@@ -45,12 +45,12 @@ class Captioned(VocabularySource):
         return chain.from_iterable(self.captions_by_image())
 
     @cached_property
-    def caption_language(self) -> Language:
+    def caption_language(self) -> CaptionLanguage:
         """The language of all captions."""
         if isinstance(self.function_words, str) and self.function_words != "english":
-            return Language(self.function_words, f"data.function_words is {self.function_words}")
+            return CaptionLanguage(self.function_words, f"data.function_words is {self.function_words}")
         language = language_of(self.all_captions())
-        return language if self.function_words != "english" else Language("english", terse=language.terse)
+        return language if self.function_words != "english" else CaptionLanguage("english", terse=language.terse)
 
     def check_function_words(self) -> None:
         """Raise UserError for a language that is not known."""

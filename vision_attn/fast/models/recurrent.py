@@ -19,7 +19,7 @@ from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32, product_dtype
 from vision_attn.models.encoder_decoder import RNNsearch
-from vision_attn.models.recurrent import Memory, OwnWords, RecurrentCaptioner
+from vision_attn.models.recurrent import OwnWords, RecurrentCaptioner, RecurrentMemory
 from vision_attn.models.show_attend_tell import Gate, ShowAttendTell
 from vision_attn.models.top_down import TopDown
 
@@ -89,18 +89,22 @@ class Packed(ragged.HasRows, RecurrentCaptioner):
         choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
         return Caption(log_prob, alpha, region, choice, real, mean)
 
-    def attend(self, query: Tensor, state: Nested, memory: Memory) -> tuple[AttentionOutput, Nested]:
+    def attend(self, query: Tensor, state: Nested, memory: RecurrentMemory) -> tuple[AttentionOutput, Nested]:
         """Attend to the regions. The context has the layout of the query."""
         seen, carry = super().attend(ragged.spread(query, memory.step), state, memory)
         context = ragged.collect(seen.context, memory.step)
         return AttentionOutput(context, *seen[1:]), carry  # torch 2.11 compiles no `_replace` of what a step returns
 
-    def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
+    def for_rows(
+        self, vectors: Float[Tensor, "B N"], memory: RecurrentMemory, like: Tensor
+    ) -> Float[Tensor, "*rows N"]:
         if memory.step is None:
             return super().for_rows(vectors, memory, like)
         return ragged.collect(vectors[:, None].expand(-1, memory.step.rows, -1), memory.step)
 
-    def step(self, word: Int[Tensor, "B R"], state: Nested, memory: Memory) -> tuple[Tensor, Nested, AttentionMap]:
+    def step(
+        self, word: Int[Tensor, "B R"], state: Nested, memory: RecurrentMemory
+    ) -> tuple[Tensor, Nested, AttentionMap]:
         """Cast, on a GPU, an input that several layers read once."""
         if not word.is_cuda:
             return super().step(word, state, memory)
