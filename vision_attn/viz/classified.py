@@ -1,4 +1,4 @@
-"""Pictures of what a classifier saw and said: glimpses of a retina, or reads of a filterbank."""
+"""Write pictures of a classifier's glimpses or reads, and of its answers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ READS = "A rectangle is the grid of filters, its line as thick as their sigma; b
 JUDGED = " Green is correct; red, with a cross, is wrong."
 SAMPLED = " Glimpses were sampled for these pictures, and may differ from those that were measured."
 DRAWN = 704
-"""Pixels, at most, of the longer side of an image in pictures."""
+"""The largest longer side of an image in pictures, in pixels."""
 
 
 def write_classified(
@@ -33,11 +33,12 @@ def write_classified(
     *,
     sampled: bool = False,
 ) -> list[Path]:
-    """Write pictures of where the model looked in each image of a batch and what it saw there. Returns their paths.
+    """Write pictures of the places that the model looked at in each image of a batch, and of the pixels that it saw
+    there. Returns their paths.
 
-    First a page that shows them all. For glimpses: a picture and an animation of each image, and a gallery of all. For
-    reads: one picture and one animation of all images. For a model that sees the whole image: nothing. `sampled`:
-    whether another run of the model would look elsewhere, which the page says.
+    The first path is a page that shows them all. Glimpses get a picture and an animation of each image, and a gallery
+    of all; reads get one picture and one animation of all images; a model that sees the whole image gets nothing.
+    sampled: whether the glimpses are sampled, so that they differ from run to run, which the page says.
     """
     if view is None:
         return []
@@ -64,7 +65,7 @@ def write_classified(
 
 
 def write_looks(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
-    """Write the page of pictures of where a classifier looked. `guide`: such as `GLIMPSES` or `READS`."""
+    """Write the page of a classifier's pictures. guide: the text above them, such as `GLIMPSES` or `READS`."""
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
@@ -75,7 +76,7 @@ def glimpsed(
     labels: Sequence[int | None],
     names: Sequence[str],
 ) -> list[GlimpseTrace]:
-    """What pictures show of the first copy of each image. Large images are reduced."""
+    """Return the trace of the first copy of each image, for pictures. Large images are reduced."""
     assert glance.locations is not None
     extents: list[Any] = [None] * len(images)
     shown: Any = images

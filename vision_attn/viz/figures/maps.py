@@ -1,4 +1,5 @@
-"""Figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or models."""
+"""Draw figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or
+models."""
 
 import math
 from collections.abc import Sequence
@@ -42,22 +43,22 @@ from vision_attn.viz.sheet import Box
 
 SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "share of the weight in a region"}
 ROOM = 0.95
-"""Inches of a panel, at least, where each map stands beside its overlay, unless `maps` says otherwise."""
+"""The smallest width of a panel, in inches, at which each map stands beside its overlay, unless `maps` decides."""
 STRIP = 3
-"""The aspect from which pictures, such as films and lines of text, stand one below the other."""
+"""The aspect from which on pictures, such as films and lines of text, stand one below the other."""
 
 
 class Options(NamedTuple):
-    """What a figure of maps shows."""
+    """The options of a figure of maps."""
 
     words: str | Sequence[str] | None = None
-    """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
-    map is sharpest, or all texts to match, where there are few."""
+    """The words of each caption to show, as columns. None: all words of a single picture; for several pictures the word
+    whose map is sharpest, or all texts to match if there are few."""
     overlay: View = VIEW
     scale: Scale = "own"
     """Whether full colour is the largest weight of each map, or of all maps of the figure."""
     maps: bool | None = None
-    """Whether each map stands beside its overlay as well, in rows of pictures. None: where there is room."""
+    """Whether each map also stands beside its overlay, in rows of pictures. None: if there is room."""
 
 
 class _Map(NamedTuple):
@@ -65,7 +66,7 @@ class _Map(NamedTuple):
 
     word: str
     alpha: Float[Tensor, "F Y X"]
-    """Shares of the weight. Of a picture that is no film, of one frame."""
+    """The share of the weight in each region; one frame for a picture that is no film."""
     extent: Extent
     seen: Extent
     marks: Sequence[Mark]
@@ -78,13 +79,13 @@ class _Map(NamedTuple):
 
     @property
     def numbers(self) -> list[str]:
-        """Its probability, and its largest share."""
+        """Return its probability, and its largest share."""
         sure = [] if self.probability is None else [f"p {self.probability:.2f}"]
         return [*sure, f"max {self.most:.2g}{' (even)' * self.even}"]
 
 
 def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str = "") -> PaperFigure:
-    """The picture, and an overlay for each of its words. origin: what the foot says of the model and the method. Raises
+    """Draw the picture, and an overlay for each of its words. origin: the model and the method, for the foot. Raises
     UserError if the words, maps and log-probabilities of the item differ in number."""
     maps = _maps(item)
     picture = _photograph(item, "picture" if maps else "")
@@ -108,12 +109,11 @@ def rows_figure(
     labels: Sequence[str] = ("",),
     origin: str = "",
 ) -> PaperFigure:
-    """A row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such as
-    methods: of each photograph there is an item for each label. titles: of rows.
+    """Draw a row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such
+    as methods; each photograph has an item for each label. titles: the titles of rows.
 
-    Rows without any word that is asked for, words without any row, and rows for which the figure has no room are left
-    out, and a line says so. Where a row lacks one of the words, each panel has its word above it, without gaps. Raises
-    UserError if nothing is left.
+    Rows without any of the words, words without any row, and rows that do not fit are left out, and a line says so. If
+    a row lacks one of the words, each panel has its word above it, without gaps. Raises UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     table = [[_chosen(item, words) for item in items] for items in rows]
@@ -156,7 +156,7 @@ def rows_figure(
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
-    """Those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
+    """Return those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
     words = [words] if isinstance(words, str) else words
     there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
     missing = [word for word in words if word.casefold() not in there]
@@ -173,15 +173,15 @@ def _quoted(words: Sequence[str], between: str = ", ") -> str:
 
 
 def _common(items: Sequence[PageItem]) -> list[str] | None:
-    """The words of all items, where they are no captions and the same few, as texts to match are."""
+    """Return the words of all items if they are no captions and the same few, as texts to match are; None otherwise."""
     first = list(items[0].words)
     same = all(item.content is None and list(item.words) == first for item in items)
     return first if same and 1 < len(first) <= 4 else None
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
-    """The maps of an item for these words, None for one that it lacks; without words that of its sharpest content
-    word, as pages show at rest."""
+    """Return the maps of an item for these words, None for one that it lacks; without words the map of its sharpest
+    content word, as pages show at rest."""
     maps = _maps(item)
     if words is None:
         if not maps:
@@ -195,7 +195,7 @@ def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
 
 
 def _maps(item: PageItem) -> list[_Map]:
-    """The map of each word; none where the model has no maps."""
+    """Return the map of each word; empty for a model without maps."""
     check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     if item.alpha is None:
         return []
@@ -216,7 +216,7 @@ def _maps(item: PageItem) -> list[_Map]:
 
 
 def _photograph(item: PageItem, title: str = "") -> FigurePanel:
-    """The picture, with the part marked that the model saw."""
+    """Return the panel of the picture, with the part marked that the model saw."""
 
     def paint(fitted: Image.Image) -> Image.Image:
         return _side_by_side([outlined(frame, item.seen) for frame in frames_of(fitted, item.frames)])
@@ -227,7 +227,7 @@ def _photograph(item: PageItem, title: str = "") -> FigurePanel:
 def _overlay(
     picture: Image.Image, word_map: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
 ) -> FigurePanel:
-    """The picture with the map over it."""
+    """Return the panel of the picture with the map over it."""
     top = _full(word_map, options, most)
 
     def paint(fitted: Image.Image) -> Image.Image:
@@ -240,7 +240,7 @@ def _overlay(
 
 
 def _cells(picture: Image.Image, word_map: _Map, options: Options, most: float | int) -> FigurePanel:
-    """The map by itself, cell by cell, where the model saw the picture."""
+    """Return the panel of the map by itself, cell by cell, in the part that the model saw."""
     share = word_map.alpha / _full(word_map, options, most)
     frames = len(share)
 
@@ -254,7 +254,7 @@ def _cells(picture: Image.Image, word_map: _Map, options: Options, most: float |
 
 
 def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
-    """The frames of a film as a strip."""
+    """Join the frames of a film as a strip."""
     strip = Image.new("RGB", (sum(frame.width for frame in frames), frames[0].height))
     for number, frame in enumerate(frames):
         strip.paste(frame, (number * frame.width, 0))
@@ -262,13 +262,13 @@ def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
 
 
 def _full(word_map: _Map, options: Options, most: float | int) -> float:
-    """The weight at full colour; 1 for a map of zeros."""
+    """Return the weight at full colour; 1 for a map of zeros."""
     return (word_map.most if options.scale == "own" else most) or 1.0
 
 
 def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar | None:
-    """The colour bar: that of a page, over grey, or of maps by themselves where they stand beside overlays (`pairs`).
-    Contours alone have none. Raises UserError for an unknown view or scale."""
+    """Return the colour bar: that of a page, over grey, or that of maps by themselves if they stand beside overlays
+    (`pairs`). Contours alone have none. Raises UserError for an unknown view or scale."""
     check_view(options.overlay)
     check_scale(options.scale)
     if options.overlay == "contours" and not pairs:
@@ -278,7 +278,7 @@ def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar 
 
 
 def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
-    """Outline a box, in a line that is seen on light and on dark."""
+    """Outline a box in a line that is visible on light and on dark."""
     x0, y0, x1, y1 = map(float, box)
     options: dict[str, Any] = {"fill": False, "clip_on": True}
     for line, ink in ((2.2, "black"), (1.1, colour)):
@@ -286,7 +286,8 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
 
 
 def _foot(maps: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
-    """The model and the method, the share of an even map where all have as many regions, and what outlines are."""
+    """Return the foot: the model and the method, the share of an even map if all have as many regions, and the meaning
+    of outlines."""
     told = [origin] if origin else []
     if not maps:
         return "".join(told)
