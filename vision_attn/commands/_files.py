@@ -121,7 +121,7 @@ def images_of(
     from vision_attn.fast.choice import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
-    from vision_attn.viz.sheet import picture_name
+    from vision_attn.viz.panel_sheets import picture_name
 
     if hasattr(sys.stdout, "reconfigure"):  # names of files may be any bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")

@@ -101,7 +101,7 @@ def _american(view: str) -> str:
     return "color" if view == "colour" else view
 
 
-def look_of(arguments: argparse.Namespace) -> dict[str, str]:
+def view_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of drawing maps that differ from the defaults."""
     return {name: value for name in ("overlay", "scale") if (value := getattr(arguments, name, None)) is not None}
 

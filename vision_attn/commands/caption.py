@@ -41,9 +41,9 @@ from vision_attn.commands._run_options import (
     add_overlay,
     add_run_arguments,
     is_run,
-    look_of,
     names_after_options,
     open_with,
+    view_of,
 )
 from vision_attn.system.console import complain, few, progress, say
 from vision_attn.system.errors import UserError
@@ -120,10 +120,10 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = arguments.out or arguments.figure
         drawable = readable_again(best, what, paths.complaints) if wanted else []
         if arguments.out and drawable:
-            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **view_of(arguments))}")
         if arguments.csv:
             write_table(arguments.csv, best)
-        write_figure(arguments, drawable, figure | look_of(arguments))
+        write_figure(arguments, drawable, figure | view_of(arguments))
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         if arguments.attend:

@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.contracts import Reads
     from vision_attn.data.images.lazy import OPENED
     from vision_attn.results.classified import ClassificationResult
-    from vision_attn.viz.classified import GLIMPSES, READS, write_looks
+    from vision_attn.viz.classified import GLIMPSES, READS, write_classified_page
     from vision_attn.viz.index import IndexEntry
-    from vision_attn.viz.sheet import picture_name
+    from vision_attn.viz.panel_sheets import picture_name
 
     doubts, drawn, pictured = list[str](), list[IndexEntry](), list[ClassificationResult]()
     with images_of(arguments, "classify", endings=OPENED) as (files, paths):
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
                 drawn.append(IndexEntry(place, f"{result.file}: {result.text}"))
         if drawn:
             guide = READS if isinstance(result.view, Reads) else GLIMPSES
-            complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
+            complain(f"drawn: {write_classified_page(arguments.out, drawn, guide)}")
         elif arguments.out and not paths.complaints:
             complain("no pictures: this model sees the whole image at once")
         write_figure(arguments, pictured, figure)

@@ -20,11 +20,11 @@ from typing import Any
 from vision_attn.commands._comparison import (
     SEED,
     Compared,
+    comparison_rows,
     curves,
     different,
     metric_names,
     named,
-    rows,
     settings,
     tables,
     tested,
@@ -213,7 +213,7 @@ def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Seq
     grid = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
     columns = [settings(table, key) for key in keys]
     own = {run.number: [column[place] for column in columns] for place, run in enumerate(table)}
-    for row in rows(table, names):
+    for row in comparison_rows(table, names):
         numbers = [written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
         if run := row.run:
             grid.append([str(run.number), _end(run.name), *own[run.number], str(run.val.get("step", "-")), *numbers])

@@ -36,11 +36,11 @@ from vision_attn.commands._run_options import (
     add_run_arguments,
     best_of,
     is_run,
-    look_of,
     measured_in,
     named,
     names_after_options,
     open_with,
+    view_of,
 )
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, say, unit_of
@@ -122,7 +122,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise UserError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
-    if look_of(arguments) and model.task.verb != "caption":
+    if view_of(arguments) and model.task.verb != "caption":
         raise UserError(f"--overlay and --scale are for captioners, and {folders[0]} holds a {model.task.kind}")
     if arguments.each:
         if model.task.kind != "captioner":
@@ -145,7 +145,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
             with old_pictures_removed(pictures):
-                paths = model.task.show(batch, pictures, **look_of(arguments))
+                paths = model.task.show(batch, pictures, **view_of(arguments))
                 more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
                 shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
                 if arguments.figure:
@@ -153,7 +153,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
                     from vision_attn.viz.figures.paper import Paper
 
                     seed_all(model.seed)
-                    save(model.task.figure(batch, Paper(**figure), **look_of(arguments)), arguments.figure)
+                    save(model.task.figure(batch, Paper(**figure), **view_of(arguments)), arguments.figure)
                     shown += f"; figure: {arguments.figure}"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:

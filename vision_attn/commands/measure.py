@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from vision_attn.commands._files import add_figure_arguments, figure_options, images_of, place, write_figure
-from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, look_of
+from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, view_of
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(name, f"{signed(method['gain'])}{interval}", *filter(None, [pointing, control]))
         for line in (*result.numbers["verdict"], GAIN):
             complain(line)
-        complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")
+        complain(f"written: {result.write_folder(arguments.out, **view_of(arguments))}")
         write_figure(arguments, [result], figure)
         if not result.numbers["is_whole"] and not ended:
             raise KeyboardInterrupt

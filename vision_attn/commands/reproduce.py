@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._hints import options_only
-from vision_attn.commands._paper_rows import PaperRow, chosen, clock, missing, needed, rows, seconds
+from vision_attn.commands._paper_rows import PaperRow, chosen, clock, missing, needed, paper_rows, seconds
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
     """Return the rows to make. Raises UserError for rows that cannot be made."""
     named = chosen(arguments.rows)
-    wanted = named or [row for row in rows() if row.name]
+    wanted = named or [row for row in paper_rows() if row.name]
     if arguments.included:
         without = [row.name for row in named if not row.weights]
         if without:
@@ -96,7 +96,7 @@ def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
 def listed() -> Iterator[str]:
     """Yield the lines of the list: a heading for each table, then its rows."""
     table = ""
-    for row in rows():
+    for row in paper_rows():
         if row.table != table:
             table = row.table
             yield ""

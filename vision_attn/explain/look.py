@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.captioners.word_maps import look_of_words
+from vision_attn.explain.captioners.word_maps import explain_words
+from vision_attn.explain.explained_models import AnswerSubject
 from vision_attn.explain.explanation import Explanation
 from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
 from vision_attn.explain.recorded_answers import Method, likeliest, named, recorded, texts_of, wanted
-from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.system.errors import UserError
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))
@@ -47,7 +47,7 @@ def look(
     if model.kind == "captioner":
         if method not in ("auto", "attention", "relevance"):
             raise UserError(f"for captioners there are the methods attention and relevance, not {method}")
-        return look_of_words(model, picture, texts, layer, head, related=method == "relevance")
+        return explain_words(model, picture, texts, layer, head, related=method == "relevance")
     if model.kind == "matcher" and not texts:
         raise UserError("this model compares images with texts: give a text")
     if model.kind == "encoder" and texts:

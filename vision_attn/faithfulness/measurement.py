@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.explain.attributions import regions_of
-from vision_attn.explain.subjects import ExplainedAnswer, Map, Subject
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.faithfulness.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.faithfulness.examples import Example, Examples
 from vision_attn.faithfulness.random_weights import STAGES, from_the_output, randomised

@@ -17,7 +17,7 @@ from vision_attn.results.images import encoded as encoded_image
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.console import few, suggest
 from vision_attn.system.errors import UserError
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory
 
 if TYPE_CHECKING:
     from vision_attn.results.answered import AnswerResult

@@ -18,7 +18,7 @@ from vision_attn.decode import Decoded, Decoding, Strategy
 from vision_attn.decode.ctc import best_path, prefix_beam_search
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.layers.padding import padded
-from vision_attn.metrics.evaluators import CutShort, Motion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.evaluators import CutShort, MapMotion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.transcripts import Alignment, GlimpsesTaken, TranscriptErrors
 from vision_attn.task import Task
 from vision_attn.tasks.caption import Captioning
@@ -51,7 +51,10 @@ class Transcription(Captioning):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
-        errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
+        errors, maps = (
+            [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)],
+            [MapMotion(), Pointing(), Alignment()],
+        )
         return [*errors, *maps, *glimpses]
 
     def _decode(

@@ -15,7 +15,7 @@ from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.glimpses import write_animation, write_glimpses
 from vision_attn.viz.overlay.scale import weights
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name, save_picture
+from vision_attn.viz.panel_sheets import DARK, MARGIN, Box, picture_name, save_picture
 from vision_attn.viz.typeface import Typeface
 
 ROW = 18

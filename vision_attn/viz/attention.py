@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.written import joined, shown
 from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
-from vision_attn.viz.sheet import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
+from vision_attn.viz.panel_sheets import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05
 """A map is nearly uniform if its entropy is within this share of the maximum."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import SMOOTH, as_picture
-from vision_attn.viz.sheet import DARK, MARGIN, save_animation, save_picture
+from vision_attn.viz.panel_sheets import DARK, MARGIN, save_animation, save_picture
 
 PANEL = 112  # approximate longer side of a canvas, in pixels
 PLAYED = 760  # approximate width of an animation of few images

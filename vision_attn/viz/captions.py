@@ -18,7 +18,7 @@ from vision_attn.viz.films import film_sheet, write_film
 from vision_attn.viz.overlay.scale import Scale, ends, shares
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import (
+from vision_attn.viz.panel_sheets import (
     BAR_LINE,
     DARK,
     MARGIN,

@@ -13,7 +13,7 @@ from vision_attn.system.console import progress
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import GlimpseTrace, write_animation, write_gallery, write_glimpses
 from vision_attn.viz.index import IndexEntry, write_index
-from vision_attn.viz.reads import write_reads, write_reads_animation
+from vision_attn.viz.read_windows import write_reads, write_reads_animation
 
 GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
 READS = "A rectangle is the grid of filters, its line as thick as their sigma; below it what was read, and the answer."
@@ -48,7 +48,7 @@ def write_classified(
         still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
         entries = [IndexEntry(still, "all reads"), IndexEntry(moving, "the same, moving")]
-        return [write_looks(folder, entries, READS + JUDGED), still, moving]
+        return [write_classified_page(folder, entries, READS + JUDGED), still, moving]
     items = glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
     sides = "correct answers on the left, wrong ones on the right"
@@ -61,10 +61,10 @@ def write_classified(
         paths += [still, moving]
         entries.append(IndexEntry(moving, f"image {number}", still))
     guide = GLIMPSES + JUDGED + (SAMPLED if sampled else "")
-    return [write_looks(folder, entries, guide), *paths]
+    return [write_classified_page(folder, entries, guide), *paths]
 
 
-def write_looks(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
+def write_classified_page(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
     """Write the page of a classifier's pictures. guide: the text above them, such as `GLIMPSES` or `READS`."""
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 

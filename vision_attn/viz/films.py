@@ -15,7 +15,7 @@ from vision_attn.viz.attention import scale_bar
 from vision_attn.viz.canvases import write_frames
 from vision_attn.viz.overlay.scale import Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
-from vision_attn.viz.sheet import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
+from vision_attn.viz.panel_sheets import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
 from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150

@@ -13,7 +13,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.system.errors import UserError
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 SMOOTH = 4  # lines and points are drawn this many times larger, then averaged
 FAINT = 0.45  # brightness of the path at its start; it ends at 1

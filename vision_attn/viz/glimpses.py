@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from vision_attn.system.console import plural
 from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
-from vision_attn.viz.sheet import (
+from vision_attn.viz.panel_sheets import (
     DARK,
     GAP,
     MARGIN,

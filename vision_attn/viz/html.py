@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.system.files import replacing
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 FONTS = Path(__file__).parent / "templates" / "fonts"
 FACES = {

@@ -21,7 +21,7 @@ from vision_attn.viz.html import data_url, write_html
 from vision_attn.viz.overlay.pages import NAMES, constants
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view
-from vision_attn.viz.sheet import Box, fitted
+from vision_attn.viz.panel_sheets import Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures

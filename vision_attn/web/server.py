@@ -84,7 +84,7 @@ class Server:
         self._computing: Future | None = None
         self._free = asyncio.Lock()
         self._decoders = Decoders()
-        self._decoded = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
+        self._held_as_pixels = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
         self._waiting: dict[tuple, Group] = {}
         self._tasks, self._asked = set[asyncio.Task](), set[asyncio.Task]()
         self._held = 0
@@ -156,7 +156,7 @@ class Server:
             watch = asyncio.create_task(until_gone(request, task))
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
             model = self.models[number][1]
-            async with self._decoded:
+            async with self._held_as_pixels:
                 with suppress(UserError):  # which is raised again when its turn comes
                     await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
                 result = await self.together(key, file, partial(answers, model, verb, options))

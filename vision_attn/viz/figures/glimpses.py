@@ -16,8 +16,8 @@ from vision_attn.viz.figures.layout import FigureLine, FigurePanel, Mark, column
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked
 from vision_attn.viz.glimpses import seen
-from vision_attn.viz.reads import ReadTrace
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
+from vision_attn.viz.read_windows import ReadTrace
 
 GLIMPSES = "Numbered points: glimpses in their order. Squares: what the last one saw."
 WINDOWS = "A rectangle is the grid of filters, its line as thick as their sigma."

@@ -39,7 +39,7 @@ from vision_attn.viz.films import frames_of, on_strip
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares
 from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined, ramp
 from vision_attn.viz.page import PageItem
-from vision_attn.viz.sheet import Box
+from vision_attn.viz.panel_sheets import Box
 
 SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "share of the weight in a region"}
 ROOM = 0.95

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz.page import DRAWN
-from vision_attn.viz.sheet import fitted
+from vision_attn.viz.panel_sheets import fitted
 
 ENDINGS = (".pdf", ".svg", ".png")
 WIDTH, DPI = 6.5, 300

@@ -8,7 +8,7 @@ from PIL import ImageColor
 
 from vision_attn.viz.overlay.scale import SHARES
 from vision_attn.viz.overlay.views import LINE, OPACITY, OUTSIDE, RAMP, View
-from vision_attn.viz.sheet import DIM, PALE, VEIL
+from vision_attn.viz.panel_sheets import DIM, PALE, VEIL
 
 NAMES: dict[View, str] = {"color": "colour", "light": "light", "contours": "contours", "cells": "cells"}
 """The names of views in texts."""

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from vision_attn.geometry.extents import WHOLE, Extent, nearest
 from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.scale import interpolated, levels, weights
-from vision_attn.viz.sheet import VEIL, glowing
+from vision_attn.viz.panel_sheets import VEIL, glowing
 
 View = Literal["color", "light", "contours", "cells"]
 """color: a colour for each weight, more opaque for larger weights. light: the picture is lit where the weight is, and

@@ -26,7 +26,7 @@ from vision_attn.viz.canvases import (
 )
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG, WRONG_MARK
-from vision_attn.viz.sheet import DARK, save_picture
+from vision_attn.viz.panel_sheets import DARK, save_picture
 from vision_attn.viz.typeface import Typeface
 
 ACROSS = 10  # pictures of a row

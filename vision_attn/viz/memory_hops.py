@@ -16,7 +16,7 @@ from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.html import write_html
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import Box, picture_name
+from vision_attn.viz.panel_sheets import Box, picture_name
 
 TITLE = "What each hop read"
 CHOSEN = (
@@ -168,18 +168,18 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: b
     return paths
 
 
-def write_hops_page(path: Path, items: Sequence[PageItem], *, scored: bool, more: str = "", **look: Any) -> Path:
-    """Write the page of `hops_item`s. Returns its path. more: the end of the line below its title. look: `overlay` and
+def write_hops_page(path: Path, items: Sequence[PageItem], *, scored: bool, more: str = "", **view: Any) -> Path:
+    """Write the page of `hops_item`s. Returns its path. more: the end of the line below its title. view: `overlay` and
     `scale`."""
     guide = (SCORED_IMAGES if scored else IMAGES) + more
-    return write_page(path, items, title=TITLE, guide=guide, unit="map" if scored else "hop", **look)
+    return write_page(path, items, title=TITLE, guide=guide, unit="map" if scored else "hop", **view)
 
 
-def write_hops_sheet(path: Path, item: PageItem, *, scored: bool, **look: Any) -> Path:
-    """Write the picture of a `hops_item`, with a panel for each hop. look: `overlay` and `scale`. Returns its path."""
+def write_hops_sheet(path: Path, item: PageItem, *, scored: bool, **view: Any) -> Path:
+    """Write the picture of a `hops_item`, with a panel for each hop. view: `overlay` and `scale`. Returns its path."""
     title = "scores, still without softmax" if scored else ""
     options = {"boxes": item.boxes, "extent": item.extent, "seen": item.seen, "caption": item.question}
-    return write_sheet(path, item.picture, item.words, item.alpha, title=title, truth=TRUE, **options, **look)
+    return write_sheet(path, item.picture, item.words, item.alpha, title=title, truth=TRUE, **options, **view)
 
 
 def hops_item(title: str, image: AnsweredImage, scored: bool) -> PageItem:
