@@ -43,7 +43,7 @@ FROZEN = {"region_size": 16, "grid": (2, 4)}
 """In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
 other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
 SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
-MOTION = "vision_attn.encoders.clips.Motion"
+MOTION = "vision_attn.encoders.clips.MotionFeatures"
 SCORES, LOOKS = "--task.model.score=vision_attn.attention", "--task.criteria.looks.baseline=vision_attn.attention"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "a dot product, one gate per feature": ("sat_soft_scenes", f"{SCORES}.scores.Dot", "--task.model.num_gates=16"),

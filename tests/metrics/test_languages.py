@@ -12,7 +12,7 @@ from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.words import KINDS
 from vision_attn.metrics import caption_metrics
 from vision_attn.metrics.coco.languages import unsegmented
-from vision_attn.metrics.evaluators import CaptionScores, MapMotion, content_of
+from vision_attn.metrics.evaluators import CaptionScores, Motion, content_of
 from vision_attn.metrics.function_words import FUNCTION_WORDS, LANGUAGES, commonest, function_words_of, language_of
 
 CHINESE = {1: "一个红色的圆形", 2: "两只狗在草地上"}
@@ -163,7 +163,7 @@ def test_content_words_are_those_that_captions_mark():
     for marks, moved, repeated in ((None, 0.8, 1.0), ([False, True, False, True, False, False], 1.0, 0.0)):
         caption = DecodedCaption(" ".join(words), words, [0.0] * 6, alpha, content=marks)
         results = Results(Caption(torch.zeros(1, 1, 6)), [caption], {}, frozenset())
-        motion, scores = MapMotion(), CaptionScores()
+        motion, scores = Motion(), CaptionScores()
         motion.update(None, results)
         scores.update(SimpleNamespace(ids=[1], references=[["ein hund"]]), results)
         assert motion.compute()["movement_content"] == pytest.approx(moved)

@@ -30,7 +30,7 @@ from vision_attn.metrics.coco import isolated, scorers
 from vision_attn.metrics.coco.captions import write_tokens
 from vision_attn.metrics.coco.java import jar
 from vision_attn.metrics.coco.sums import meteor
-from vision_attn.metrics.evaluators import MapMotion
+from vision_attn.metrics.evaluators import Motion
 from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.processes
@@ -493,7 +493,7 @@ def test_content_words_are_all_but_function_words_where_the_data_name_none():
     alpha = torch.eye(4)[[0, 3, 1, 1]].reshape(4, 2, 2)
     caption = DecodedCaption("dog on green grass", ["dog", "on", "green", "grass"], [0.0] * 4, alpha)
     for content, moved in ((frozenset(), 0.5), (frozenset({"dog", "grass"}), 1.0)):
-        motion = MapMotion()
+        motion = Motion()
         motion.update(None, Results(Caption(torch.zeros(1, 1, 4)), [caption], {}, content))
         assert motion.compute()["movement_content"] == pytest.approx(moved)
 

@@ -196,9 +196,9 @@ def test_hard_attention_is_held_against_boxes_however_it_looks(source, tmp_path)
     task = build(source, Hard, beams=2).eval()
     metrics = task.evaluate(source.split("val"), tmp_path)
     assert metrics["pointing_expectation"] == metrics["pointing"] and metrics["mass_expectation"] == metrics["mass"]
-    assert metrics["pointing_mode"] == metrics["mass_mode"] and metrics["pointing_sample"] == metrics["mass_sample"]
+    assert metrics["pointing_argmax"] == metrics["mass_argmax"] and metrics["pointing_sample"] == metrics["mass_sample"]
     assert metrics["gradient_variance"] > 0
-    assert "pointing_mode" not in build(source).eval().evaluate(source.split("val"), tmp_path)
+    assert "pointing_argmax" not in build(source).eval().evaluate(source.split("val"), tmp_path)
 
 
 def test_hard_attention_is_pictured_with_what_it_saw(source, batch, tmp_path):

@@ -42,6 +42,19 @@ def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: st
     parser.add_argument("--json", action="store_true", help=f"print a JSON object for each image, with {json}")
 
 
+def add_locations(parser: argparse.ArgumentParser, places: str) -> None:
+    """Declare --locations, which says where a model takes its glimpses."""
+    help_ = f"where to look: {places}, from -1 to 1; - is the model's own"
+    parser.add_argument("--locations", type=_places, metavar='"X,Y - X,Y"', help=help_)
+
+
+def _places(text: str) -> list[tuple[float, ...] | None]:
+    try:
+        return [None if place == "-" else tuple(float(part) for part in place.split(",")) for place in text.split()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r}: give numbers, as in "0.3,-0.2 - 0,0.5"') from None
+
+
 def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
     """Add --figure and its size; `figure` says what it shows."""
     parser.add_argument(
@@ -118,7 +131,7 @@ def images_of(
     (`_old_pictures`). pictured: whether a picture of each image is written there.
     """
     from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-    from vision_attn.fast.choice import without_loops
+    from vision_attn.fast.versions import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
     from vision_attn.viz.panel_sheets import picture_name

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from vision_attn.commands._files import (
     add_figure_arguments,
     add_image_arguments,
+    add_locations,
     figure_options,
     images_of,
     write_figure,
@@ -34,20 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = " where the model looked"
     add_image_arguments(parser, "classify", image="an image", out=out, json="all probabilities")
     add_figure_arguments(parser, "a row for each image: where the model looked, and what it saw there")
-    places = "where to look: x,y of each glimpse, or x0,y0,x1,y1 of DRAW, from -1 to 1; - is the model's own"
-    parser.add_argument("--locations", type=places_of, metavar='"X,Y - X,Y"', help=places)
+    add_locations(parser, "x,y of each glimpse, or x0,y0,x1,y1 of DRAW")
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
-
-
-def places_of(text: str) -> list[tuple[float, ...] | None]:
-    """Parse the places of --locations."""
-    try:
-        return [
-            None if place == "-" else tuple(float(coordinate) for coordinate in place.split(","))
-            for place in text.split()
-        ]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r}: give numbers, as in "0.3,-0.2 - 0,0.5"') from None
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,8 +8,9 @@ status 1). Needs the run's best/ alone, not the data it was trained on.
 
 import argparse
 import json
+from typing import Any
 
-from vision_attn.commands._files import add_image_arguments, images_of
+from vision_attn.commands._files import add_image_arguments, add_locations, images_of
 from vision_attn.commands._run_options import add_run_arguments, open_with, take_images
 from vision_attn.system.console import complain, say
 
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     out = ": an alignment for each, and a page"
     add_image_arguments(parser, "transcribe", image="an image of a line", out=out, json="log p of each character")
+    add_locations(parser, "x,y of each glimpse of the first character, then of the second")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     cut, drawn = [], []
     with images_of(arguments, "transcribe", unit="line") as (files, paths):
-        for result in model.transcribe(files, placed=arguments.out is not None, unreadable=paths.complaints):
+        options: dict[str, Any] = {"placed": arguments.out is not None, "locations": arguments.locations}
+        for result in model.transcribe(files, **options, unreadable=paths.complaints):
             cut.append(result.cut)
             if arguments.json:  # in a line of ASCII characters
                 say(json.dumps({"file": result.file} | result.record()))

@@ -14,8 +14,10 @@ class VGG(Backbone):
     """VGG-16 or VGG-19 as an encoder: (B, 3, 224, 224) -> (B, 196, 512), the map after the ReLU of the last
     convolution, before the last max-pool (a_i of Xu et al. 2015, section 3.1.1).
 
-    `layers`: 16 or 19. `resolution`: height and width of images, in pixels; 224 gives 14 x 14 vectors.
-    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. `precision`, `fit`: see `Backbone`.
+    layers: 16 or 19.
+    resolution: height and width of images, in pixels; 224 gives 14 x 14 vectors.
+    weights: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None.
+    trainable, precision, fit: as for `Backbone`.
     """
 
     def __init__(

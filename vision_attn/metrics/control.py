@@ -14,7 +14,7 @@ from torch import Tensor
 from vision_attn.attention.steered import Steering
 from vision_attn.contracts import DecodedCaption, Evaluator, Results
 from vision_attn.geometry.extents import Extent
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.intervals import Jackknife, ratio
 from vision_attn.system.checks import check_range
 from vision_attn.system.files import replacing
@@ -103,7 +103,7 @@ class Control(Evaluator):
         if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
             return []
         _, rows, columns = task.encoder.layout
-        grid, probed = Grid(rows, columns, task.encoder.extent()), []
+        grid, probed = RegionGrid(rows, columns, task.encoder.extent()), []
         objects = [objects_of(boxes or {}) for boxes in batch.boxes]
         for beams in self.beams:
             decoding = task.decoding.changed(beams=beams)
@@ -218,7 +218,7 @@ def outcome(
     return Outcome(case.image, beams, case.turn, forced, strength, named, next_own, case.opens)
 
 
-def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"] | None:
+def _map(case: Case, forced: str, grid: RegionGrid, frames: int) -> Float[Tensor, "L"] | None:
     """Return the map of a case; None for an object without an area."""
     cells = grid.rows * grid.columns
     if forced == "random":

@@ -131,7 +131,7 @@ class CutShort(Evaluator):
         return {"cut": share}
 
 
-class MapMotion(Evaluator):
+class Motion(Evaluator):
     """Sharpness and movement of maps: see `AttentionMotion`. No metrics for a captioner without maps.
 
     Content words are the words that name objects, or all but function words if the data do not say which these are.

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.stories.question import Question, encoded, padded
+from vision_attn.data.stories.question import Question, encode_questions, padded
 from vision_attn.data.stories.stories import QuestionSource
 from vision_attn.data.text_encoding import read_text
-from vision_attn.results.images import Picture, held, name_of, whole
-from vision_attn.results.images import encoded as encoded_image
+from vision_attn.results.images import Picture, encoded, held, name_of, whole
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.console import few, suggest
 from vision_attn.system.errors import UserError
@@ -69,7 +68,7 @@ class AnswersQuestions:
         name, sentences = story_of(given)
         unknown = self._unknown(sentences, name if name != STORY else "this story")
         most = self.source.max_facts if isinstance(self.source, QuestionSource) else MOST_FACTS
-        facts, words, *_ = encoded(
+        facts, words, *_ = encode_questions(
             [Question(question, "", "", tuple(sentences)) for question in asked], self.task.vocabulary, most
         )
         new = [self._unknown([question], f"the question {question!r}") for question in asked]
@@ -88,7 +87,7 @@ class AnswersQuestions:
             raise UserError(f"{self.name} answers questions about one image: give them one after the other")
         name = name_of(given, 1)
         image = held(given, name)
-        pixels: Any = encoded_image(image, encoder.resolution, encoder.fit)
+        pixels: Any = encoded(image, encoder.resolution, encoder.fit)
         new = [self._unknown([question], f"the question {question!r}") for question in asked]
         words = padded([vocabulary.encode(question) for question in asked])
         picture, way = whole(image), f"attention of {type(self.task.model).__name__}"

@@ -6,7 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from PIL import Image
+from torch import Tensor
 
 from vision_attn.contracts import DecodedCaption, Fit
 from vision_attn.data.films.files import open_film, strip
@@ -15,6 +18,7 @@ from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import Picture, around, pictured
 from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
 from vision_attn.viz.captions import write_item
+from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.page import PageItem, write_page
 
 
@@ -127,8 +131,39 @@ class TranscriptResult(DecodedResult):
     def described(self) -> Transcribed:
         return self.strip.items[0]
 
+    @property
+    def glimpses(self) -> GlimpseTrace | None:
+        """The glimpses of a model that takes them, up to END: `locations` (T, 2) in [-1, 1] and `probabilities` (T, V)
+        of the characters `names`, if one had to be said after this glimpse; None if they were not kept."""
+        return self.described.glimpses
+
+    @property
+    def answers(self) -> list[str]:
+        """The likeliest character after each glimpse."""
+        trace = self.glimpses
+        if trace is None or trace.probabilities is None:
+            return []
+        return [trace.named(number) for number in trace.probabilities.argmax(dim=1).tolist()]
+
+    @property
+    def entropy(self) -> Float[Tensor, "T"] | None:
+        """Of the character after each glimpse, in nats: how undecided the model still was."""
+        trace = self.glimpses
+        if trace is None or trace.probabilities is None:
+            return None
+        entropies: Tensor = torch.special.entr(trace.probabilities)
+        return entropies.sum(dim=1)
+
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        return {"text": self.text} | super().record(maps=maps)
+        """`glimpses`, where they were kept, have the `location` (x, y), from -1 to 1, and the `answer` after it, the
+        likeliest character, with its `entropy` in nats."""
+        record: dict[str, Any] = {"text": self.text} | super().record(maps=maps)
+        if self.glimpses is not None and self.entropy is not None:
+            taken = zip(self.glimpses.locations.tolist(), self.answers, self.entropy.tolist(), strict=True)
+            record["glimpses"] = [
+                {"location": location, "answer": answer, "entropy": entropy} for location, answer, entropy in taken
+            ]
+        return record
 
     @property
     def page_item(self) -> PageItem:

@@ -257,29 +257,61 @@ class Model(AnswersQuestions):
 
     @overload
     def transcribe(
-        self, images: Picture, *, placed: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Picture,
+        *,
+        placed: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "TranscriptResult": ...
     @overload
     def transcribe(
-        self, images: Sequence[Picture], *, placed: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Sequence[Picture],
+        *,
+        placed: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "ResultList[TranscriptResult]": ...
     @overload
     def transcribe(
-        self, images: Iterator[Picture], *, placed: bool = ..., unreadable: list[str] | None = ...
+        self,
+        images: Iterator[Picture],
+        *,
+        placed: bool = ...,
+        locations: Sequence[Place] | None = ...,
+        unreadable: list[str] | None = ...,
     ) -> "Iterator[TranscriptResult]": ...
-    def transcribe(self, images: Images, *, placed: bool = True, unreadable: list[str] | None = None) -> Any:
+    def transcribe(
+        self,
+        images: Images,
+        *,
+        placed: bool = True,
+        locations: Sequence[Place] | None = None,
+        unreadable: list[str] | None = None,
+    ) -> Any:
         """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
-        `TranscriptResult` whose `words` are the characters, or a list of them. placed: as for `caption`, and whether
-        glimpses are kept for pictures."""
+        `TranscriptResult` whose `words` are the characters, or a list of them.
+
+        placed: as for `caption`, and whether glimpses are kept for pictures.
+        locations: where to look instead of where a model that takes glimpses (DRAM) would: (x, y) in [-1, 1] of each
+            glimpse of the first character, then of the second; None, and those that are left out, are the model's own.
+            The glimpses are kept.
+        """
         self.check("transcribe")
         from vision_attn.data.lines.text_lines import ink, max_width_of
 
         resolution, max_width = self.task.resolution, max_width_of(self.source)
+        given = None
+        if locations is not None:
+            num_glimpses = self.task.model.num_glimpses * self.task.decoding.max_words
+            given = glimpse_places(locations, num_glimpses, 2 if num_glimpses else 0, self.name).to(self.device)
+        kept = placed or given is not None
         return results_of(
             images,
             lambda image: ink(whole(image, at_least=None), resolution, max_width),
             lambda some: [
-                TranscriptResult(file, self.task.strip(line, Path(file).name, glimpses=placed)) for file, line in some
+                TranscriptResult(file, self.task.strip(line, Path(file).name, kept, given)) for file, line in some
             ],
             unreadable=unreadable,
             within=lambda: self.turn,
@@ -354,7 +386,10 @@ class Model(AnswersQuestions):
             after = classified.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
-        given = None if locations is None else glimpse_places(self.task.model, locations, self.name).to(self.device)
+        model = self.task.model
+        given = None
+        if locations is not None:
+            given = glimpse_places(locations, model.num_glimpses, model.place_numbers, self.name).to(self.device)
         return results_of(
             images,
             read,

@@ -19,7 +19,7 @@ from vision_attn.fast.ragged import row_lengths
 from vision_attn.layers.padding import padded
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.coco.captions import ENGLISH
-from vision_attn.metrics.evaluators import CaptionScores, CutShort, MapMotion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.function_words import FUNCTION_WORDS, CaptionLanguage
 from vision_attn.metrics.information import MapInformation
 from vision_attn.system.console import complain
@@ -250,5 +250,5 @@ class Captioning(Describing):
         """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
         names, kind = None if full else self.validate_with, self.vocabulary.kind
         scores = CaptionScores(names, kind.scored, self.unit, language=self.language)
-        standard = [scores, ReferenceLikelihood(), CutShort(full), MapMotion(), Pointing()]
+        standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

@@ -11,7 +11,7 @@ from torch import Tensor
 from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import Captioner
 from vision_attn.geometry.extents import Extent
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.perturbations import Fill, on_pixels
 
 BLOCKS = 4
@@ -48,7 +48,7 @@ class WordControl:
     grid: the annotation vectors on the image. regions: images (N, 3, S, S) to annotation vectors.
     """
 
-    def __init__(self, model: Captioner, grid: Grid, regions: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, model: Captioner, grid: RegionGrid, regions: Callable[[Tensor], Tensor]) -> None:
         self.model, self.grid, self.regions = model, grid, regions
 
     @torch.no_grad()

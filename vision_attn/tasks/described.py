@@ -121,8 +121,8 @@ class Describing(Task):
 
     def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
         """The captions that pictures show."""
-        could = self.model.mode == "expectation" and "mode" in self.model.modes
-        with self.model.in_mode("mode") if could else nullcontext():
+        could = self.model.mode == "expectation" and "argmax" in self.model.modes
+        with self.model.in_mode("argmax") if could else nullcontext():
             return self.describe(batch.images.to(next(self.parameters()).device))
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:

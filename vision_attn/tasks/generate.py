@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
-from vision_attn.data.binary import fixed, stochastic
+from vision_attn.data.binarisation import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress

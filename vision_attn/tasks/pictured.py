@@ -12,7 +12,7 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import seen_extent
-from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
+from vision_attn.data.photographs.annotation_vectors.vector_files import VectorEntry
 from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.objects import over_photograph
@@ -92,7 +92,7 @@ def _with_part(
 
 
 def _over_objects(
-    described: DecodedCaption, file: Path | Encoded, vectors: Path | Entry, encoder: Encoder
+    described: DecodedCaption, file: Path | Encoded, vectors: Path | VectorEntry, encoder: Encoder
 ) -> tuple[Image.Image, DecodedCaption, Extent]:
     """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
     no map. Regions on a grid are drawn as those of any encoder."""

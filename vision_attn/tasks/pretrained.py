@@ -24,7 +24,7 @@ from vision_attn.explain.captioners.word_maps import MOST_WORDS
 from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
-from vision_attn.metrics.evaluators import CaptionScores, CutShort, MapMotion, Pointing, ReferenceLikelihood
+from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
 from vision_attn.metrics.function_words import CaptionLanguage, content_marks, function_words_of
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Task
@@ -222,7 +222,7 @@ class PretrainedCaptioning(Task):
             likelihood = [ReferenceLikelihood()] if ends_of(self.opened) else []
             scores = CaptionScores(pretrained=True, language=self.language)
             cut = CutShort(pretrained=True)
-            return [scores, *likelihood, cut, MapMotion(), Pointing()]
+            return [scores, *likelihood, cut, Motion(), Pointing()]
 
         return evaluated(predictions, standard, {}, folder)
 

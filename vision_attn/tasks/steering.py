@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vision_attn.attention.steered import Steering
 from vision_attn.geometry.extents import WHOLE, Extent
-from vision_attn.geometry.places import Grid, as_map, is_box
+from vision_attn.geometry.places import RegionGrid, as_map, is_box
 from vision_attn.system.errors import UserError
 
 Place = Sequence[float | int] | np.ndarray | Tensor
@@ -53,7 +53,7 @@ class Wanted:
         """
         if not self.places:
             return None
-        different = {part: self._maps(layout, Grid(*layout[1:], extent, part)) for part in dict.fromkeys(seen)}
+        different = {part: self._maps(layout, RegionGrid(*layout[1:], extent, part)) for part in dict.fromkeys(seen)}
         K = max(len(each) for maps in different.values() for each in maps.values())
         shape = (len(seen), max(self.places), K, layout[0] * layout[1] * layout[2])
         alpha = torch.zeros(shape, dtype=torch.float64 if _is_double(self.places) else torch.float32)
@@ -64,7 +64,7 @@ class Wanted:
                 alpha[image, number - 1] = maps
         return Steering(alpha, self.strength * alpha.any(dim=-1))
 
-    def _maps(self, layout: tuple[int, int, int], grid: Grid) -> dict[int, Float[Tensor, "K L"]]:
+    def _maps(self, layout: tuple[int, int, int], grid: RegionGrid) -> dict[int, Float[Tensor, "K L"]]:
         """The map of each word, of several heads or of all of them."""
         made: dict[int, Tensor] = {}
         found: dict[int, Tensor] = {}
@@ -114,7 +114,7 @@ def _checked(place: Any, words: Any) -> tuple[float, ...] | Tensor:
 
 
 def _map_of(
-    place: tuple[float, ...] | Tensor, layout: tuple[int, int, int], grid: Grid, number: int
+    place: tuple[float, ...] | Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int
 ) -> Float[Tensor, "K L"]:
     """A place as weights of regions, (1, L), or (K, L) of a mask for each head."""
     frames, *shape = layout
@@ -137,7 +137,7 @@ def _map_of(
     return as_map(chosen[:, None, None] * found).float().flatten()[None]
 
 
-def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: Grid, number: int) -> Float[Tensor, "K L"]:
+def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int) -> Float[Tensor, "K L"]:
     """A mask that has the shape of the model's maps is one of them; another lies on the whole photograph."""
     own = layout if layout[0] > 1 else layout[1:]
     if mask.dim() not in (len(own), len(own) + 1) or (layout[0] > 1 and mask.shape[-3] != layout[0]):

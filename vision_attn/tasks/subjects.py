@@ -17,7 +17,7 @@ from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.explain.methods import EXTRA
 from vision_attn.geometry.extents import Extent, middles
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -108,7 +108,9 @@ class CaptionSubject(Subject):
         if not (self.task.model.steerable and asked):
             return None
         if not hasattr(self, "_control"):
-            self._control = WordControl(self.task.model, Grid(*self.task.encoder.grid, self._extent), self._regions)
+            self._control = WordControl(
+                self.task.model, RegionGrid(*self.task.encoder.grid, self._extent), self._regions
+            )
         places = [question.target.number for question in asked]
         found = self._control.of(
             image, questions[-1].target.words, places, [boxes(question.text) for question in asked], fill

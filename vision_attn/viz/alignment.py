@@ -131,7 +131,7 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
     label, names = None, [item.text or "nothing"]
     if reference:
         label, names = int(item.text != reference), [*names, reference]
-    trace = item.glimpses._replace(label=label, names=names)
+    trace = item.glimpses._replace(label=label, names=names, probabilities=None)
     return [write_glimpses(f"{path}.png", trace), write_animation(f"{path}.gif", trace)]
 
 

@@ -14,7 +14,7 @@ from vision_attn.data.films.files import SHOWN, open_film
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored
 from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.results.answering import SENTENCES
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs

@@ -25,7 +25,7 @@ darkened elsewhere. contours: lines around the smallest regions that hold `SHARE
 with each cell by itself."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
-"""The default view: see docs/results.md."""
+"""The default view: see docs/results_runs.md."""
 RAMP = ("#0d0887", "#4c02a1", "#7e03a8", "#aa2395", "#cc4778", "#e66c5c", "#f89540", "#fdc527", "#f0f921")
 """Evenly spaced colours from weight 0 to the largest: matplotlib's plasma."""
 OPACITY = 0.75
