@@ -84,12 +84,12 @@ def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
             kept.append(row)
         elif named:
             raise UserError(
-                f"{row.name} needs {lacking[0]}, which is not wanted: put it into the folder VISION_ATTN_DATA"
+                f"{row.name} needs {lacking[0]}, which is not found: put it into the folder VISION_ATTN_DATA"
             )
         else:
             complain(f"left out: {row.name}, whose {lacking[0]} is not found")
     if not kept:
-        raise UserError("no row is left whose data are wanted: set VISION_ATTN_DATA to the folder of data sets")
+        raise UserError("no row is left whose data are found: set VISION_ATTN_DATA to the folder of data sets")
     return kept
 
 

@@ -25,8 +25,8 @@ class Information(NamedTuple):
     plug_in: float
     """The estimate from observed frequencies. It is too high: independent pairs have more than 0."""
     miller_madow: float
-    """The same, with (values that occur - 1) / (2 N) added to each entropy (Miller 1955). The correction suffices where
-    pairs occur often."""
+    """The estimate with (values that occur - 1) / (2 N) added to each entropy (Miller 1955). The correction suffices
+    where pairs occur often."""
 
 
 def mutual_information(x: Int[Tensor, "N"], y: Int[Tensor, "N"]) -> Information:

@@ -147,7 +147,7 @@ class TranscriptResult(DecodedResult):
 
     @property
     def entropy(self) -> Float[Tensor, "T"] | None:
-        """Of the character after each glimpse, in nats: how undecided the model still was."""
+        """The entropy of the character after each glimpse, in nats: how undecided the model still was."""
         trace = self.glimpses
         if trace is None or trace.probabilities is None:
             return None
