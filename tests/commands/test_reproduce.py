@@ -116,7 +116,7 @@ def test_rows_are_listed_with_their_papers_and_times(capsys):
     [
         (["ram_cluttered6"], "did you mean ram_cluttered60"),
         (["photographs"], "--included measures its weights"),
-        (["ram_mnist28", "--included"], "no weights are included of ram_mnist28"),
+        (["ram_mnist28", "--included"], "ram_mnist28 has no included weights"),
         (["--all", "--seeds=0"], "--seeds is 0"),
     ],
 )

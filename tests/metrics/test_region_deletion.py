@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vision_attn.contracts import END, PAD, Caption, Captioner, DecodedCaption, Results
-from vision_attn.metrics import deletion
+from vision_attn.metrics import region_deletion
 from vision_attn.metrics.region_deletion import Drop, RegionDeletion, largest
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
@@ -60,11 +60,11 @@ def test_content_words_are_those_that_the_captions_mark(regions):
         assert len(RegionDeletion().probe(Fixed([0]), regions, words, given)) == number
 
 
-@pytest.mark.parametrize("most", [deletion.MAX_NUMBERS, 2 * L * 6])
+@pytest.mark.parametrize("most", [region_deletion.MAX_NUMBERS, 2 * L * 6])
 @pytest.mark.parametrize("pads", [False, True])
 def test_drops_are_those_of_one_word_at_a_time(captioner, regions, pads, most, monkeypatch):
     """Each word with regions of its own and the whole caption, in one run; all at once and two at a time."""
-    monkeypatch.setattr(deletion, "MAX_NUMBERS", most)
+    monkeypatch.setattr(region_deletion, "MAX_NUMBERS", most)
     sizes = [L] * 3
     if pads:
         sizes = [L, 9, 14]

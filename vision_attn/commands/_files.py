@@ -82,7 +82,7 @@ def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
     no_images("words", given["words"])
     if arguments.figure is None:
         if options:
-            raise UserError(f"--{next(iter(options))} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{next(iter(options))} applies to a figure: add --figure FILE.pdf")
         return {}
     from vision_attn.viz.figures.paper import Paper, ending_of
     from vision_attn.viz.figures.signature import is_signed

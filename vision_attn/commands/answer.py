@@ -2,7 +2,7 @@
 
 FACTS are a story, as the name of a text file or as the text itself, or the image of a scene. Prints each question, a
 tab, the answer, a tab and its probability; below it, indented, the weight of each sentence in each hop in percent, or
-the regions with the largest ones. Words that the run does not know are named on standard error.
+the regions with the largest ones. Standard error names words that the run does not know.
 
 Without FACTS, --example N takes story or scene N of the run's own test set, and without a QUESTION its own question:
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     model.check("answer")
     if not model.task.encoder and (figure or arguments.figure or view_of(arguments)):
-        raise UserError("--figure, --overlay and --scale are of images: --out draws the page of a story")
+        raise UserError("--figure, --overlay and --scale apply to images: --out draws the page of a story")
     if arguments.example is None:
         facts, questions = given[0], given[1:]
         if os.path.isfile(facts):

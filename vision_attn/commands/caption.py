@@ -2,16 +2,16 @@
 
 RUN may also be a captioner of transformers: transformers:NAME-or-folder, such as BLIP, with its own settings and
 --prompt; --task.dtype=bfloat16 and --task.device_map=auto say how it is loaded. Without a RUN, the captioner of
-photographs in weights/photographs, which is included, writes the captions. Prints FILE, a tab and the caption, a line
-for each photograph; in a folder, all images are captioned, and with --recursive those of its subfolders too (hidden
-files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
-What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
-images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
-trained on. A captioner of films takes files of films, folders of frames, and folders of these.
+photographs in weights/photographs, which is included, writes the captions. Prints a line for each photograph: FILE, a
+tab and the caption. In a folder, all images are captioned, with --recursive also those of its subfolders (hidden files
+and links to folders are skipped). Control characters of names are written as escapes such as \
+. Standard error names files that could not be read (exit status 1) and files that are no images, and warns of empty
+    captions and of the same caption everywhere. Only the run's best/ is needed, not its training data. A captioner of
+    films takes files of films, folders of frames, and folders of these.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
-captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
-decoding can be set too, such as --task.min_words=12.
+captions that differ more. --out draws the best, and --csv writes all into a table, which `score` reads. Keys of
+decoding can also be set, such as --task.min_words=12.
 
 --figure fig.pdf draws a figure for a paper: every word of one photograph, or a row for each of several; with
 --words dog frisbee, which come last, the map and the overlay of these words.
@@ -169,7 +169,7 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.captions == 1 and arguments.strategy == "diverse":
         raise UserError("--diverse is for several captions: add --captions N")
     if arguments.strength is not None and not arguments.attend:
-        raise UserError("--strength is of the places of --attend: add --attend WORD:x,y")
+        raise UserError("--strength applies to the places of --attend: add --attend WORD:x,y")
     if arguments.attend:
         given["attend"] = attended(arguments.attend)
         given["strength"] = 1.0 if arguments.strength is None else arguments.strength

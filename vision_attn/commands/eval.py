@@ -2,12 +2,11 @@
 
 Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format) and
 scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), into the run folder or another. Metrics of
-captions have intervals of 95%, as `score` gives them. --number 100 measures a sample, to know sooner. Keys of
-the config may be overridden, so that data that moved is found: --data.images=FOLDER.
-Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
-are those of the first, and its results go into the folder ensemble/ of the first.
-A captioner of transformers, transformers:NAME-or-folder, is measured on photographs with captions, such as
---data.images=FOLDER --data.annotations=FILE, or on other data that --data names.
+captions have intervals of 95%, as `score` gives them. --number 100 measures a sample, which is faster. Keys of the
+config may be overridden, for example if the data moved: --data.images=FOLDER. Several runs of captioners are measured
+as an ensemble, which averages their probabilities of each word. It has the data and the decoding of the first run, and
+writes into its folder ensemble/. A captioner of transformers, transformers:NAME-or-folder, is measured on photographs
+with captions, such as --data.images=FOLDER --data.annotations=FILE, or on other data that --data names.
 
 With several GPUs: torchrun --nproc-per-node=4 eval.py RUN. Each process predicts a part of the split, and the first one
 computes the metrics, which equal those of a single process.

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     figure = figure_options(arguments)
     for option in ("methods", "models"):
         if getattr(arguments, option) and not arguments.figure:
-            raise UserError(f"--{option} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{option} applies to a figure: add --figure FILE.pdf")
     no_images("models", arguments.models)
     options = {"layer": arguments.layer, "head": arguments.head}
     method, *others = arguments.methods or [arguments.method]

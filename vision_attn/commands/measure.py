@@ -2,17 +2,17 @@
 
 MODEL is what `vision-attn look` takes, or a run that takes glimpses. A run on drawn scenes or digits needs no IMAGE:
 its own test images are measured, whose boxes are known. For each method of maps that suits it, the regions that a map
-marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is followed:
-the sooner it falls, and rises, the more the map tells of the model. A random order, and the best one that was found,
-are measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes
-or masks of objects (--boxes), and with each other.
+marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is measured:
+the earlier it falls, or rises, the more faithful the map is to the model. A random order, and the best order found, are
+measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes or
+masks of objects (--boxes), and with each other.
 
-Says after the second photograph how long all will take. Prints each method, its gain over a random order, and whether
-it points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
-after Ctrl-C or SIGTERM, of the images that were measured until then.
+Reports the expected time after the second photograph. Prints each method, its gain over a random order, and whether it
+points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
+after Ctrl-C or SIGTERM, for the images measured so far.
 
-The fast way: --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer steps, and
---method and --number fewer methods and images.
+For a fast measurement, --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer
+steps, and --method and --number measure fewer methods and images.
 """
 
 import argparse

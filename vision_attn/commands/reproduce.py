@@ -1,9 +1,9 @@
 """Make rows of papers again: train, measure, and say whether a number is worse than the documents say.
 
-Without a row, it lists all that the package has: their paper, its number and ours, seeds, time, and whether their data
-are found. ROW... or --all trains and measures them, those that take least first, and writes a page and a table. It
-resumes where it was stopped: run the same command again. The exit status is 1 if a row is worse by more than two
-standard errors, or failed. Keys of configs may be overridden, as for `train`: --run.epochs=3.
+Without a row, it lists all rows: their paper, its number and ours, seeds, time, and whether their data are found.
+ROW... or --all trains and measures rows, the fastest first, and writes a page and a table. Run the same command again
+to resume. The exit status is 1 if a row is worse by more than two standard errors, or failed. Keys of configs may be
+overridden, as for `train`: --run.epochs=3.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
     if arguments.included:
         without = [row.name for row in named if not row.weights]
         if without:
-            raise UserError(f"no weights are included of {', '.join(map(str, without))}: leave --included out")
+            raise UserError(f"{', '.join(map(str, without))} has no included weights: leave --included out")
         wanted = [row for row in wanted if row.weights]
     elif without := [row.name for row in named if not row.trainings]:
         raise UserError(f"how {without[0]} was trained cannot be repeated: --included measures its weights")

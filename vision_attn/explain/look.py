@@ -42,7 +42,7 @@ def look(
     """
     if layer is not None or head is not None:
         if method not in ("auto", "attention"):
-            raise UserError(f"a layer and a head are of the method attention, not of {method}")
+            raise UserError(f"a layer and a head apply to the method attention, not to {method}")
         method = "attention"
     if model.kind == "captioner":
         if method not in ("auto", "attention", "relevance"):

@@ -158,7 +158,7 @@ class StoryAnswer(AnswerResult):
     @classmethod
     def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **view: Any) -> None:
         if view:
-            raise UserError(f"{', '.join(view)} is of maps on pictures, and a story has none")
+            raise UserError(f"{', '.join(view)} applies to maps on pictures, and a story has none")
         write_story_hops(path, [result.described for result in results], scored=results[0].scored, chosen=False)
 
     @classmethod

@@ -142,7 +142,7 @@ def measure(
         chosen.interrupt()
     result = result_of(chosen, name)
     if isinstance(known, Boxes) and result.numbers["uniform"] is None:
-        complain("no object of the file is of an answer to these images, so there is no pointing")
+        complain("no object in the file belongs to an answer to these images, so there is no pointing")
     return result
 
 

@@ -141,7 +141,7 @@ def answers(
             if not isinstance(model.task, Transcription):
                 return model.caption([*files], **where)
             if where:
-                raise UserError("attend is of captions: a reader of lines takes none")
+                raise UserError("attend applies to captions: a reader of lines takes none")
             return model.transcribe([*files])
         if verb in ("digit", "glimpses"):
             pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)

@@ -33,7 +33,7 @@ def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     points and boxes of words."""
     if "attend" not in options:
         if "strength" in options:
-            raise UserError("strength is of the places of attend: give attend too")
+            raise UserError("strength applies to the places of attend: give attend too")
         return {}
     steering = parsed(options["attend"][0], ATTEND)
     if not isinstance(steering, dict) or not steering:

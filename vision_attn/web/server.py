@@ -188,7 +188,7 @@ class Server:
             if len(body) > LARGEST:
                 raise too_large
             if self._held > HELD:
-                raise HTTPException(503, "the server holds as many files as it may: ask again later")
+                raise HTTPException(503, "the server is busy with other files: try again later")
         return bytes(body)
 
     async def failed(self, _: Request, error: Exception) -> Response:
