@@ -118,7 +118,7 @@ class Displayable(ABC):
             )
         known = set() if ending == ".npz" else {"overlay", "scale"}
         if unknown := options.keys() - known:
-            raise UserError(f"{path}: {', '.join(unknown)} applies to figures: a .pdf, a .svg, or a .png with its width")
+            raise UserError(f"{path}: {', '.join(unknown)} applies to figures: .pdf, .svg, or .png with a width")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[ending](path, **options)
         return path
