@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vision_attn.viz.canvases import READ, WRITE, Rectangles, check, spread
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import FigureLine, FigurePanel, Mark, columns_of, drawn, wrapped
+from vision_attn.viz.figures.layout import FigurePanel, Mark, PanelRow, columns_of, drawn, wrapped
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked
 from vision_attn.viz.glimpses import seen
@@ -31,7 +31,7 @@ STEPS = 8
 def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure:
     """Draw each image with the path of its glimpses, then the pixels of each glimpse, with the likeliest class after
     it. Raises UserError if the shapes of a trace do not fit each other."""
-    lines: list[FigureLine] = []
+    lines: list[PanelRow] = []
     for trace in map(checked, traces):
         size = 6.0 if len(traces) == 1 else 4.0
         path = FigurePanel(as_picture(trace.image), "image", marks=[partial(_path, trace=trace, size=size)])
@@ -44,7 +44,7 @@ def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure
 def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
     """Draw two rows for each image: the window of each time step, and below it the pixels read, with the most likely
     class after it."""
-    lines: list[FigureLine] = []
+    lines: list[PanelRow] = []
     for trace in traces:
         value, said = (tensor.tolist() for tensor in trace.probabilities.max(dim=1))
         named = partial(_named, names=trace.names)
@@ -58,7 +58,7 @@ def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
             seen_there = as_picture(patch.detach().float().cpu())
             read.append(FigurePanel(seen_there, note=f"{named(said[step])} {value[step]:.2f}"))
         title = ": ".join(filter(None, (trace.title, answer)))
-        lines += [FigureLine([FigurePanel(picture, "image"), *windows], title), FigureLine([None, *read])]
+        lines += [PanelRow([FigurePanel(picture, "image"), *windows], title), PanelRow([None, *read])]
     return drawn(lines, paper, foot=READS)
 
 
@@ -90,7 +90,7 @@ def drawings_figure(
                 if some is not None
             ]
             panels.append(FigurePanel(as_picture(drawing[step]), marks=marks))
-        lines.append(FigureLine([*panels, FigurePanel(as_picture(drawing[-1]))]))
+        lines.append(PanelRow([*panels, FigurePanel(as_picture(drawing[-1]))]))
     heads = ["image"] * (images is not None) + [f"step {step + 1}" for step in steps] + ["drawn"]
     kinds = "Orange: written; blue: read." if writes is not None and reads is not None else ""
     foot = " ".join(filter(None, (WINDOWS, kinds))) if writes is not None or reads is not None else ""

@@ -52,7 +52,7 @@ class FigurePanel(NamedTuple):
     """A function that changes the picture once it has its size in pixels."""
 
 
-class FigureLine(NamedTuple):
+class PanelRow(NamedTuple):
     """Panels side by side, under a title; None is an empty place."""
 
     panels: Sequence[FigurePanel | None]
@@ -74,10 +74,10 @@ def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
     return ceil(number / ceil(number / min(number, fitting)))
 
 
-def wrapped(panels: Sequence[FigurePanel], columns: int, title: str = "") -> list[FigureLine]:
+def wrapped(panels: Sequence[FigurePanel], columns: int, title: str = "") -> list[PanelRow]:
     """Wrap panels into lines of `columns`; the title stands above the first."""
     return [
-        FigureLine(panels[first : first + columns], title if first == 0 else "")
+        PanelRow(panels[first : first + columns], title if first == 0 else "")
         for first in range(0, len(panels), columns)
     ]
 
@@ -87,7 +87,7 @@ def width_of(columns: int, paper: Paper) -> float:
     return (paper.width - 2 * MARGIN - (columns - 1) * GAP) / columns
 
 
-def fitting(rows: Sequence[Sequence[FigureLine]], paper: Paper) -> list[FigureLine]:
+def fitting(rows: Sequence[Sequence[PanelRow]], paper: Paper) -> list[PanelRow]:
     """Return the lines of the rows, one row for each image, that a figure has room for, at least of the first. Says how
     many."""
     columns = max(len(line.panels) for row in rows for line in row)
@@ -107,7 +107,7 @@ def fitting(rows: Sequence[Sequence[FigureLine]], paper: Paper) -> list[FigureLi
 
 
 def drawn(
-    lines: Sequence[FigureLine],
+    lines: Sequence[PanelRow],
     paper: Paper,
     *,
     title: str = "",

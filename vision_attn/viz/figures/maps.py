@@ -1,5 +1,4 @@
-"""Draw figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or
-models."""
+"""Draw figures of maps: all words of one picture, or rows of pictures with columns of words, methods or models."""
 
 import math
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
 from vision_attn.viz.figures.layout import (
     FigureBar,
-    FigureLine,
     FigurePanel,
     Mark,
+    PanelRow,
     columns_of,
     drawn,
     fitting,
@@ -52,8 +51,7 @@ class Options(NamedTuple):
     """The options of a figure of maps."""
 
     words: str | Sequence[str] | None = None
-    """The words of each caption to show, as columns. None: all words of a single picture; for several pictures the word
-    whose map is sharpest, or all texts to match if there are few."""
+    """The words to show, as columns. None: all of one picture; of several, the sharpest word, or few texts to match."""
     overlay: View = VIEW
     scale: Scale = "own"
     """Whether full colour is the largest weight of each map, or of all maps of the figure."""
@@ -89,10 +87,8 @@ def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str =
     UserError if the words, maps and log-probabilities of the item differ in number."""
     maps = _maps(item)
     picture = _photograph(item, "picture" if maps else "")
-    most = max((word_map.most for word_map in maps), default=0.0)
-    panels = [
-        _overlay(item.picture, word_map, options, most, shown(word_map.word), word_map.numbers) for word_map in maps
-    ]
+    most = max((mapped.most for mapped in maps), default=0.0)
+    panels = [_overlay(item.picture, mapped, options, most, shown(mapped.word), mapped.numbers) for mapped in maps]
     aspect = item.picture.width / item.picture.height
     lines = wrapped([picture, *panels], columns_of(len(maps) + 1, aspect, paper))
     bar = _bar(options, most) if maps else None
@@ -117,14 +113,14 @@ def rows_figure(
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     table = [[_chosen(item, words) for item in items] for items in rows]
-    kept = [number for number, row in enumerate(table) if any(word_map for some in row for word_map in some)]
+    kept = [number for number, row in enumerate(table) if any(mapped for some in row for mapped in some)]
     if not kept:
         raise UserError("nothing to draw: this model has no maps")
     if left := [rows[number][0].title for number in range(len(rows)) if number not in kept]:
         complain(f"left out of the figure, without a map to show: {few(left)}")
-    maps = [word_map for number in kept for some in table[number] for word_map in some if word_map]
+    maps = [mapped for number in kept for some in table[number] for mapped in some if mapped]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
-    counts = [sum(word_map is not None for some in table[number] for word_map in some) for number in kept]
+    counts = [sum(mapped is not None for some in table[number] for mapped in some) for number in kept]
     packed = bool(words) and len(labels) == 1 and min(counts) < len(groups)
     room = width_of(1 + 2 * (max(counts) if packed else len(groups)), paper)
     pairs = room >= ROOM if options.maps is None else options.maps
@@ -132,24 +128,24 @@ def rows_figure(
         complain(f"maps by themselves are left out: panels would be {room:.2g} inches wide, less than {ROOM}")
     both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
     heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
-    most = max(word_map.most for word_map in maps)
-    lines: list[list[FigureLine]] = []  # of each row
+    most = max(mapped.most for mapped in maps)
+    lines: list[list[PanelRow]] = []  # of each row
     strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
         panels: list[FigurePanel | None] = [_photograph(rows[number][0])]
         for item, some in zip(rows[number], table[number], strict=True):
-            for word_map in some:
-                if word_map is None:
+            for mapped in some:
+                if mapped is None:
                     panels += [None] * (1 + pairs)
                     continue
-                notes = [*([] if words else [shown(word_map.word)]), *word_map.numbers]
-                panels += [_cells(item.picture, word_map, options, most)] * pairs
-                panels.append(_overlay(item.picture, word_map, options, most, "", notes))
+                notes = [*([] if words else [shown(mapped.word)]), *mapped.numbers]
+                panels += [_cells(item.picture, mapped, options, most)] * pairs
+                panels.append(_overlay(item.picture, mapped, options, most, "", notes))
         named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
         if strips:
             lines.append(wrapped(named, 1, titles[number]))
         else:
-            lines.append([FigureLine(named if packed else panels, titles[number])])
+            lines.append([PanelRow(named if packed else panels, titles[number])])
     foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin, pairs)
     heads = [] if strips or packed else heads
     return drawn(fitting(lines, paper), paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
@@ -180,17 +176,16 @@ def _common(items: Sequence[PageItem]) -> list[str] | None:
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
-    """Return the maps of an item for these words, None for one that it lacks; without words the map of its sharpest
-    content word, as pages show at rest."""
+    """Return the maps of an item for these words, None for a missing one; without words that of its sharpest word."""
     maps = _maps(item)
     if words is None:
         if not maps:
             return [None]
-        alpha = torch.stack([word_map.alpha for word_map in maps])
+        alpha = torch.stack([mapped.alpha for mapped in maps])
         marks = item.content, [True] * len(maps)  # of a content word, even where all of their maps are nearly even
         best = (sharpest_word(item.words, alpha, content, uniform=True) for content in marks)
         return [maps[next((place for place in best if place is not None), 0)]]
-    named = {shown(word_map.word).casefold(): word_map for word_map in reversed(maps)}
+    named = {shown(mapped.word).casefold(): mapped for mapped in reversed(maps)}
     return [named.get(word.casefold()) for word in words]
 
 
@@ -225,30 +220,28 @@ def _photograph(item: PageItem, title: str = "") -> FigurePanel:
 
 
 def _overlay(
-    picture: Image.Image, word_map: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
+    picture: Image.Image, mapped: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
 ) -> FigurePanel:
     """Return the panel of the picture with the map over it."""
-    top = _full(word_map, options, most)
+    top = _full(mapped, options, most)
 
     def paint(fitted: Image.Image) -> Image.Image:
-        film = frames_of(fitted, len(word_map.alpha))
-        return _side_by_side(
-            film_overlaid(film, word_map.alpha, options.overlay, extent=word_map.extent, seen=word_map.seen, top=top)
-        )
+        film = frames_of(fitted, len(mapped.alpha))
+        lit = film_overlaid(film, mapped.alpha, options.overlay, extent=mapped.extent, seen=mapped.seen, top=top)
+        return _side_by_side(lit)
 
-    return FigurePanel(picture, title, " · ".join(notes), word_map.marks, paint)
+    return FigurePanel(picture, title, " · ".join(notes), mapped.marks, paint)
 
 
-def _cells(picture: Image.Image, word_map: _Map, options: Options, most: float | int) -> FigurePanel:
+def _cells(picture: Image.Image, mapped: _Map, options: Options, most: float | int) -> FigurePanel:
     """Return the panel of the map by itself, cell by cell, in the part that the model saw."""
-    share = word_map.alpha / _full(word_map, options, most)
+    share = mapped.alpha / _full(mapped, options, most)
     frames = len(share)
 
     def paint(fitted: Image.Image) -> Image.Image:
         sizes = [frame.size for frame in frames_of(fitted, frames)]
-        return _side_by_side(
-            [cells(map_, size, word_map.extent, word_map.seen) for map_, size in zip(share, sizes, strict=True)]
-        )
+        frames = [cells(map_, size, mapped.extent, mapped.seen) for map_, size in zip(share, sizes, strict=True)]
+        return _side_by_side(frames)
 
     return FigurePanel(picture, paint=paint)
 
@@ -261,9 +254,9 @@ def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
     return strip
 
 
-def _full(word_map: _Map, options: Options, most: float | int) -> float:
+def _full(mapped: _Map, options: Options, most: float | int) -> float:
     """Return the weight at full colour; 1 for a map of zeros."""
-    return (word_map.most if options.scale == "own" else most) or 1.0
+    return (mapped.most if options.scale == "own" else most) or 1.0
 
 
 def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar | None:
@@ -286,12 +279,11 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
 
 
 def _foot(maps: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
-    """Return the foot: the model and the method, the share of an even map if all have as many regions, and the meaning
-    of outlines."""
+    """Return the foot: the model and method, the share of an even map if all maps have one size, what outlines are."""
     told = [origin] if origin else []
     if not maps:
         return "".join(told)
-    sizes = {word_map.alpha.numel() for word_map in maps}
+    sizes = {mapped.alpha.numel() for mapped in maps}
     told.append("max: the largest share of the weight in a region")
     if len(sizes) == 1:
         told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"
