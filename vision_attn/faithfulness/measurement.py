@@ -122,9 +122,8 @@ class Measurement:
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
-        """Measure one image. An interrupted measurement leaves nothing behind. picture: the part of it that the model
-        sees. boxes: a function from the text of an answer to its boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or
-        masks; empty if it has none."""
+        """Measure one image. An interrupted measurement leaves nothing behind. picture: the part that the model sees.
+        boxes: returns the boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or the masks, of an answer's text."""
         before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
         answers, shown = [], []
         try:
