@@ -240,8 +240,8 @@ def _cells(picture: Image.Image, mapped: _Map, options: Options, most: float | i
 
     def paint(fitted: Image.Image) -> Image.Image:
         sizes = [frame.size for frame in frames_of(fitted, frames)]
-        frames = [cells(map_, size, mapped.extent, mapped.seen) for map_, size in zip(share, sizes, strict=True)]
-        return _side_by_side(frames)
+        strip = [cells(map_, size, mapped.extent, mapped.seen) for map_, size in zip(share, sizes, strict=True)]
+        return _side_by_side(strip)
 
     return FigurePanel(picture, paint=paint)
 
