@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import forked
 from vision_attn.system.splits import PURPOSES, SPLITS
-from vision_attn.system.turns import forked
 
 
 def counted(sizes: Mapping[str, int]) -> str:

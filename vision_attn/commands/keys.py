@@ -115,9 +115,9 @@ def descriptions(constructor: Any) -> dict[str, str]:
 
 def with_choices(text: str, annotation: Any) -> str:
     """A description with the values that a parameter may have, if these are few and not all are mentioned."""
-    from vision_attn.configuration.annotations import kinds_of
+    from vision_attn.configuration.annotations import types_of
 
-    literals = [kind for kind in kinds_of(annotation) if get_origin(kind) is Literal]
+    literals = [kind for kind in types_of(annotation) if get_origin(kind) is Literal]
     values = dict.fromkeys(str(value) for kind in literals for value in get_args(kind))
     return text if all(value in text for value in values) else f"{text} ({' or '.join(values)})".strip()
 

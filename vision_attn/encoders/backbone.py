@@ -18,7 +18,7 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import few, plural, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
-from vision_attn.system.turns import forked
+from vision_attn.system.locks import forked
 
 HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -63,7 +63,7 @@ class Subject(ABC):
     random = False
     """Whether the weights are random, so that answers mean nothing."""
     turn: AbstractContextManager = nullcontext()
-    """Held while the model computes, whose weights are random for a while: see `system.turns`."""
+    """Held while the model computes, whose weights are random for a while: see `system.locks`."""
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:

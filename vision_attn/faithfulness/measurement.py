@@ -24,7 +24,7 @@ from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import Turn, forked
+from vision_attn.system.locks import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
