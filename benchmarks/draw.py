@@ -1,4 +1,5 @@
-"""Training DRAW, as runs have it and by plain torch. Training DRAW's classifier, and the share of the filterbank."""
+"""Measure training steps of DRAW and of DRAW's classifier, as runs have them and by plain torch, and the share of the
+filterbank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,9 +19,9 @@ SIDE, NUM_STEPS, LATENT = 28, 10, 100
 SIZES = ((5, 5), (2, 5))
 """Widths of the read and write patches: typical of replications, and the paper's."""
 CANVASES, GLIMPSES, SIZE = (60, 100), 8, 12
-"""Of the classifier: widths of images, number of glimpses, width of a glimpse."""
+"""Sizes of the classifier: widths of images, number of glimpses, width of a glimpse."""
 TIMES = 5
-"""Optimiser steps in one measurement."""
+"""The number of optimiser steps in one measurement."""
 
 
 def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
@@ -48,8 +49,8 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
-    parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours, plain = (DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts) for _ in range(2))
+    patches = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
+    ours, plain = (DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **patches) for _ in range(2))
     plain.load_state_dict(ours.state_dict())
     accelerate(ours)
 

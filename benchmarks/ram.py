@@ -1,4 +1,5 @@
-"""Training RAM: images per second of a training step (forward, backward, Adam), as runs have it and by plain torch."""
+"""Measure training of RAM: images per second of a step (forward, backward, Adam), as runs have it and by plain
+torch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +31,7 @@ class Images(Source):
 
 
 def ours(setting: Setting, *, compile: bool = False, fast: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
-    """Our task, without the refinements of the configs. `fast`: as `run.fast`."""
+    """Our task, without the refinements of the configs. fast: as `run.fast`."""
     task = Classification(
         Images(setting.canvas),
         model=partial(

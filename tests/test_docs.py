@@ -23,6 +23,7 @@ from tests.result_tables import GPU, RESULTS, plan, tables, with_plan, with_tabl
 ROOT = Path(__file__).parents[1]
 EQUATIONS = ROOT / "docs" / "equations.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+RUNS, SPEED = RESULTS.with_name("results_runs.md"), RESULTS.with_name("results_speed.md")
 UPDATE = "python tests/test_docs.py --update"
 TOLERANCE = 5
 """Lines by which a link may miss its symbol."""
@@ -233,7 +234,7 @@ def test_the_results_have_the_costs_that_the_configs_have() -> None:
     from vision_attn.configuration.config import build, read
     from vision_attn.tasks.cost import multiply_adds
 
-    rows = re.findall(r"\| `(\w+)` \|.*\| (\d+); ([\d.]+)M \|", (ROOT / "docs" / "results.md").read_text())
+    rows = re.findall(r"\| `(\w+)` \|.*\| (\d+); ([\d.]+)M \|", RUNS.read_text())
     assert len(rows) == 7
     for name, pixels, millions in rows:
         parts = build(read(ROOT / "configs" / f"{name}.yaml"))
@@ -243,19 +244,19 @@ def test_the_results_have_the_costs_that_the_configs_have() -> None:
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
-    """Every row of its table: at most ten, and ours and the paper's numbers all stand in docs/results.md."""
+    """Every row of its table: at most ten, and ours and the paper's numbers all stand in the results."""
     section = (ROOT / "README.md").read_text().split("## Results")[1].split("\n## ")[0]
     rows = [row.split("|") for row in ROW.findall(section)][2:]
-    results = set(re.findall(r"\d[\d.]*\d", (ROOT / "docs" / "results.md").read_text()))
+    results = set(re.findall(r"\d[\d.]*\d", "".join(path.read_text() for path in (RESULTS, RUNS, SPEED))))
     assert 5 <= len(rows) <= 10
     for *_, ours, paper in rows:
         numbers = re.findall(r"\d+\.\d+", ours + paper)
         assert (numbers or "%" in ours) and set(numbers) <= results, (ours, paper)
 
 
-def test_the_tables_of_each_paper_sum_up_the_runs_below_them() -> None:
-    """Every number above "Runs" in docs/results.md occurs below it, and every config named there exists."""
-    above, below = (ROOT / "docs" / "results.md").read_text().split("\n## Runs\n")
+def test_the_tables_of_each_paper_sum_up_the_runs() -> None:
+    """Every number in docs/results.md occurs among the runs or speeds, and every config named there exists."""
+    above, below = RESULTS.read_text(), RUNS.read_text() + SPEED.read_text()
     numbers, measured = (set(re.findall(r"\d+\.\d+", text)) for text in ("".join(ROW.findall(above)), below))
     named = set(re.findall(r"`([a-z]\w+_\w+)`", above))
     assert len(numbers) > 80 and numbers <= measured, numbers - measured
@@ -266,7 +267,7 @@ def test_each_number_at_the_head_of_the_results_is_of_a_row_with_seeds_and_a_spl
     """The tables are written from docs/results.yaml: no number stands there alone."""
     text = RESULTS.read_text()
     assert with_tables(text) == text, f"docs/results.md is out of date: run `{UPDATE}`"
-    headings = re.findall(r"^## (.+)$", text.split("\n## Runs\n")[0], re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert headings == [*(table["heading"] for table in tables()), "Speed, in brief"]
     for table in tables():
         assert table["split"] in ("val", "test") and re.match(r"[\d,]+ \w+", table["items"])

@@ -18,7 +18,7 @@ from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import END, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
 from vision_attn.fast import accelerate
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.ctc import CTC
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share

@@ -305,10 +305,9 @@ FILES = {
 
 @pytest.mark.parametrize("annotations", FILES)
 def test_the_commands_of_the_docs_train(tmp_path: Path, monkeypatch, caplog, annotations: str) -> None:
-    """On each file that docs/captioning.md trains on, with a tiny captioner to start from."""
-    named = (
-        words for words in commands(ROOT / "docs" / "captioning.md") if f"--data.annotations={annotations}" in words
-    )
+    """On each file that docs/captioning_data.md trains on, with a tiny captioner to start from."""
+    page = ROOT / "docs" / "captioning_data.md"
+    named = (words for words in commands(page) if f"--data.annotations={annotations}" in words)
     verb, _, *options = next(named)
     monkeypatch.chdir(tmp_path)
     folder, text = FILES[annotations]

@@ -19,7 +19,7 @@ from vision_attn.data.photographs.annotation_files.hub_datasets import is_datase
 from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.shards import Shards
 from vision_attn.data.photographs.store import locate
-from vision_attn.data.records import read_content
+from vision_attn.data.record_files import read_content
 from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 

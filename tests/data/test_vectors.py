@@ -360,7 +360,7 @@ def test_what_does_not_fit_is_said(tmp_path) -> None:
 
 
 def test_the_commands_of_the_docs(tmp_path, monkeypatch, capsys) -> None:
-    """Train as docs/captioning.md says, and evaluate."""
+    """Train as docs/captioning_data.md says, and evaluate."""
     monkeypatch.chdir(tmp_path)
     folder_of(Path("mine"))
     notes = json.loads(Path("mine/images/captions.json").read_text())
@@ -369,7 +369,7 @@ def test_the_commands_of_the_docs(tmp_path, monkeypatch, capsys) -> None:
     lines = ["image,split,caption", *(",".join(row) for row in rows)]
     Path("mine/captions.csv").write_text("\n".join(lines))
     config = Path(__file__).parents[2] / "configs" / "sat_soft_flickr8k.yaml"
-    words = Path(__file__).parents[2].joinpath("docs", "captioning.md").read_text()
+    words = Path(__file__).parents[2].joinpath("docs", "captioning_data.md").read_text()
     command = words[words.rindex("vision-attn train", 0, words.index("--data.features")) :]
     _, _, _, *options = command[: command.index("```")].replace("\\\n", " ").split()
     small = [

@@ -23,8 +23,8 @@ from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
 from vision_attn.decode.captured_search import EVERY
 from vision_attn.decode.replay import MOST
 from vision_attn.fast import accelerate, products, restore
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.graphs import Later, graphs_unwanted, without_graphs
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share

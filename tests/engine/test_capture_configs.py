@@ -23,7 +23,7 @@ from vision_attn.engine.batches import is_tensors, like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World
-from vision_attn.fast import choice, ragged
+from vision_attn.fast import ragged, versions
 from vision_attn.task import Static, Task
 
 CUDA = torch.device("cuda", 0)
@@ -46,10 +46,10 @@ def move(task: Task) -> None:
             module._buffers[name] = moved(buffer)
 
 
-def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.Step, ...]:
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.TimeStep, ...]:
     with unset_fake_temporarily():  # what is known of a batch is computed on the CPU
         steps = KNOWN(lengths, longest, torch.device("cpu"))
-    return tuple(ragged.Step(*map(moved, step)) for step in steps)
+    return tuple(ragged.TimeStep(*map(moved, step)) for step in steps)
 
 
 def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledCaptions:
@@ -61,7 +61,7 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledC
 def test_every_config_is_captured_by_default_on_cuda(
     case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "TRITON", False)  # a kernel needs an address
+    monkeypatch.setattr(versions, "TRITON", False)  # a kernel needs an address
     monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
     task, batch = made(case)
     task = prepared(task)

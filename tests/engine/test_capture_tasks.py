@@ -15,7 +15,7 @@ from vision_attn.commands import main
 from vision_attn.engine import capture
 from vision_attn.engine.capture import WARM_UP, CUDAGraph, RecordedStep
 from vision_attn.engine.fit import fit
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 
 CUDA = [
     pytest.mark.gpu,
@@ -70,7 +70,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, tmp_path, captures, monkeypatch):
     if device == "cpu":  # The tape records tensor operations alone, as a CUDA graph records kernels.
         monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
               "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0, "run.validate_every": 0,
               "data.folder": digits}  # fmt: skip

@@ -23,12 +23,12 @@ from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain import attributions
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam, smoothgrad
-from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.relevance import layer_cam
 from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.faithfulness import measurement as measure_module
 from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
-from vision_attn.faithfulness.measurement import Measurement, Settings, resampled
+from vision_attn.faithfulness.measurement import Measurement, MeasureSettings, resampled
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.random_weights import from_the_output, randomised
 from vision_attn.faithfulness.report import compare, estimate, record, verdict
@@ -76,7 +76,7 @@ def photographs(number: int) -> list[Image.Image]:
 
 def subject(module: nn.Module, side: int = SIDE) -> AnswerSubject:
     return AnswerSubject(
-        Model(module.eval(), "classifier", Reader((side, side), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "x"))
+        OpenedModel(module.eval(), "classifier", ImageReader((side, side), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "x"))
     )
 
 
@@ -272,7 +272,7 @@ def test_memory_stays_flat() -> None:
     """Of many images, numbers and a few examples are kept; the seed alone decides the numbers."""
     runs = []
     for _ in range(2):
-        measurement = Measurement(subject(OneRegion()), ["occlusion"], Settings(steps=2, best=0, sanity=2))
+        measurement = Measurement(subject(OneRegion()), ["occlusion"], MeasureSettings(steps=2, best=0, sanity=2))
         for number, image in enumerate(photographs(12)):
             measurement.add(str(number), image)
         measurement.finish()
@@ -575,7 +575,7 @@ def test_one_answer_of_each_image_is_looked_at_again() -> None:
     one = subject(OneRegion())
     questions = one.questions
     one.questions = lambda image: 3 * questions(image)  # type: ignore[method-assign]
-    measurement = Measurement(one, ["occlusion"], Settings(steps=4, best=2, sanity=2, fill="mean"))
+    measurement = Measurement(one, ["occlusion"], MeasureSettings(steps=4, best=2, sanity=2, fill="mean"))
     for number, image in enumerate(photographs(3)):
         measurement.add(str(number), image)
     assert [answer.number for answer in measurement.first] == [0, 3]

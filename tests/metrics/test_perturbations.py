@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.holes import closed
+from vision_attn.fast.versions import without_loops
 from vision_attn.metrics import perturbations
 from vision_attn.metrics.perturbations import FILLS, linear, on_pixels, ranks
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from tests.ways import prepared
 from vision_attn.attention.glimpse import Retina
 from vision_attn.criteria.reinforce_attention import ReinforceAttention
+from vision_attn.decode import beam_search
 from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
 from vision_attn.models.policies import Anywhere, Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork
@@ -78,7 +79,7 @@ def test_step_and_forward_agree() -> None:
 
 def test_the_path_for_pictures_is_that_of_the_characters() -> None:
     model = build().eval()
-    locations, seen = model.glimpses(REGIONS, 4)
+    locations, seen, _ = model.glimpses(REGIONS, 4)
     caption = model(REGIONS, torch.full((B, 1, 4), 3))
     last = ((locations[:, 1::2, 0] + 1) / 2 * X).long()
     assert torch.equal(last, caption.region[:, 0]) and seen.patches.shape == (B, 8, 2, 1, 4, 4)
@@ -121,3 +122,41 @@ def test_random_glimpses_are_trained_without_an_estimator() -> None:
     caption = model(REGIONS, WORDS)
     assert not model.reinforced and caption.choice is None
     caption.log_prob.sum().backward()
+
+
+def test_given_glimpses_are_taken_and_the_others_follow_from_them() -> None:
+    """Two glimpses a character: the second of the first character and the first of the second are given."""
+    model = build().eval()
+    given = torch.full((B, 4, 2), torch.nan)
+    given[:, 1:3] = torch.rand(B, 2, 2, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    own, taken = model.glimpses(REGIONS, 3), model.guided(given).glimpses(REGIONS, 3)
+    torch.testing.assert_close(taken.locations[:, 1:3], given[:, 1:3])
+    assert torch.equal(taken.locations[:, 0], own.locations[:, 0])  # nothing was given before
+    assert not torch.isclose(taken.locations[:, 3:], own.locations[:, 3:]).all(dim=-1).any()
+    assert torch.equal(taken.log_prob[:, 0], own.log_prob[:, 0])
+    given_now = torch.cat([taken.locations, torch.full((B, 2, 2), torch.nan)], dim=1)
+    again = model.guided(given_now[:, :6]).glimpses(REGIONS, 4)  # all of them, and two of the policy
+    torch.testing.assert_close(again.log_prob[:, :6], taken.log_prob)
+    torch.testing.assert_close(model.guided(given_now).glimpses(REGIONS, 4).locations, again.locations)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_guided_reader_decodes_what_its_glimpses_say(beams) -> None:
+    """Each word is the likeliest after the last of its glimpses, for each image and beam, past the given ones too."""
+    model = build().eval()
+    given = torch.rand(B, 5, 2, generator=torch.Generator().manual_seed(3)) * 2 - 1
+    given[1] = torch.nan  # this image is read as ever
+    guided = model.guided(given)
+    decoded = beam_search(guided, REGIONS, beams=beams, max_words=4)
+    taken, own = guided.glimpses(REGIONS, 4), beam_search(model, REGIONS, beams=beams, max_words=4)
+    for image in range(B):
+        words = decoded.words[image, 0].tolist()
+        for number, word in enumerate(words[: words.index(0)] if 0 in words else words):
+            log_prob = taken.log_prob[image, 2 * number + 1]
+            if beams == 1:
+                assert word == int(log_prob[1:].argmax()) + 1  # a search never says PAD
+            column = int((taken.locations[image, 2 * number + 1, 0] + 1) / 2 * X)
+            assert int(decoded.region[image, 0, number]) == min(column, X - 1)
+    assert torch.equal(decoded.words[1], own.words[1])
+    torch.testing.assert_close(decoded.score[1], own.score[1])
+    assert not torch.allclose(decoded.score[::2], own.score[::2])

@@ -426,7 +426,7 @@ def test_mistakes_in_the_options_of_captions(runs, photograph, capsys):
 def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
     """All commands in the section on decoding, on untrained runs."""
     text = (Path(__file__).parents[2] / "docs" / "captioning.md").read_text()
-    section = text.split("## Decoding\n")[1].split("\n## ")[0]
+    section = text.split("\n## Decoding: ")[1].split("\n## ")[0]
     commands = re.findall(r"^vision-attn (.*)$", "\n".join(re.findall(r"```bash\n(.*?)```", section, re.DOTALL)), re.M)
     monkeypatch.chdir(tmp_path)
     Path("docs").symlink_to(Path(__file__).parents[2] / "docs")

@@ -25,7 +25,7 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.digits.digit_pairs import DigitPairs
 from vision_attn.data.lines.mnist_strings import Strings
-from vision_attn.data.lines.text_lines import Line, Lines, ink, read_line, read_transcripts
+from vision_attn.data.lines.text_lines import Lines, TextLine, ink, read_line, read_transcripts
 from vision_attn.data.random_streams import FRESH
 from vision_attn.encoders.pixels import PixelColumns
 from vision_attn.encoders.strips import Columns
@@ -274,7 +274,7 @@ def test_lines_are_read_from_a_folder_and_a_file(lines, kind) -> None:
 
 def test_lines_of_half_of_the_batches_have_similar_lengths() -> None:
     source = Lines(images="none", transcripts="none", batch_size=8)
-    source.lines = {"train": [Line(str(number), Path(), "x" * (1 + number * 7 % 100)) for number in range(800)]}
+    source.lines = {"train": [TextLine(str(number), Path(), "x" * (1 + number * 7 % 100)) for number in range(800)]}
     source.batch = lambda lines, rank, world: lines
     batches = list(source.train(0, seed=0))
     spans = [max(lengths) - min(lengths) for lengths in ([len(line.text) for line in batch] for batch in batches)]
@@ -332,6 +332,41 @@ def test_glimpses_over_several_digits_are_drawn_and_counted(tmp_path) -> None:
     assert metrics["glimpses"] == pytest.approx(2 * sum(steps) / 3)
     frames = Image.open(paths[-1]).n_frames
     assert frames == 2 * steps[-1]
+
+
+def test_a_reader_of_glimpses_is_made_to_look_elsewhere(tmp_path, capsys) -> None:
+    """From Python and on the command line: the answer after each glimpse, and what it tells of one that cannot be."""
+    sizes = {name: value for name, value in TINY.items() if "encoder" not in name}
+    folder = str(tmp_path / "run")
+    settings = {**sizes, "data__folder": write_mnist(tmp_path / "mnist"), "run__folder": folder, "task__max_words": 2}
+    assert main(train("strings_read_dram", **settings)) == 0
+    model, line = load(folder, device="cpu"), str(tmp_path / "line.png")
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (28, 60), np.uint8)).save(line)
+    own = model.transcribe(line)
+    asked = model.transcribe(line, placed=False, locations=[None, (0.9, 0.5), None, (-0.9, 0.0)])
+    K = model.task.model.num_glimpses
+    assert own.glimpses.locations.shape == (len(own.answers), 2) and len(own.answers) % K == 0
+    taken = asked.glimpses.locations
+    assert torch.equal(taken[0], own.glimpses.locations[0]) and taken[1].tolist() == pytest.approx([0.9, 0.5])
+    assert taken[3].tolist() == pytest.approx([-0.9, 0]) or len(taken) == K  # where it ended after its first character
+    assert asked.entropy.shape == (len(taken),) and (asked.entropy > 0).all()
+    assert asked.answers[K - 1] == (asked.words[0] if asked.words else "END")
+    capsys.readouterr()
+    assert main(["transcribe", folder, line, "--json", "--device", "cpu", "--locations", "- 0.9,0.5 - -0.9,0"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [each["answer"] for each in record["glimpses"]] == asked.answers
+    assert [each["entropy"] for each in record["glimpses"]] == pytest.approx(asked.entropy.tolist())
+    assert "glimpses" not in model.transcribe(line, placed=False).record()
+    with pytest.raises(UserError, match=rf"takes {2 * K} glimpses, and 20 locations are given"):
+        model.transcribe(line, locations=[(0, 0)] * 20)
+    with pytest.raises(UserError, match=r"takes a location \(x, y\) for each glimpse"):
+        model.transcribe(line, locations=[(0, 0, 1, 1)])
+
+
+def test_a_reader_that_takes_no_glimpses_cannot_be_told_where(run, tmp_path) -> None:
+    Image.new("RGB", (90, 30)).save(tmp_path / "a.png")
+    with pytest.raises(UserError, match="sees the whole image at once"):
+        load(run, device="cpu").transcribe(str(tmp_path / "a.png"), locations=[(0, 0)])
 
 
 def test_the_matrix_lights_the_column_that_was_read() -> None:

@@ -23,7 +23,7 @@ from vision_attn.system.errors import UserError
 
 LARGE = 300**2
 """Pixels above which an image gets no pyramid. In batches of 32, crops are faster for images wider than 200 to 300
-pixels; for single images, wider than 1,500, but there a pyramid takes only milliseconds (docs/results.md)."""
+pixels; for single images, wider than 1,500, but there a pyramid takes only milliseconds (docs/results_runs.md)."""
 
 
 class Pyramid(NamedTuple):

@@ -83,7 +83,7 @@ class LeaveOneOut(nn.Module):
     """Leave-one-out baseline: the mean return of the other sampled runs of the same row (Kool et al. 2019).
 
     Has no parameters and no state; each run costs as much as a row. Of the baselines here it has the lowest variance,
-    both per gradient of a caption and per unit of time (docs/results.md), so it is the default.
+    both per gradient of a caption and per unit of time (docs/results_runs.md), so it is the default.
 
     num_runs: the number of neighbouring rows that are runs of the same row.
     """

@@ -105,8 +105,8 @@ def told(result: "AnswerResult", *, as_json: bool) -> None:
 
 
 def example(model: "Model", number: int) -> tuple[Any, str, str]:
-    """The facts, the question and the answer of an item of the run's own test set, counted from 1. Raises UserError if
-    it has fewer."""
+    """Return the facts, the question and the answer of an item of the run's own test set, counted from 1. Raises
+    UserError if it has fewer."""
     from PIL import Image
 
     source, before = model.source, 0
@@ -115,12 +115,12 @@ def example(model: "Model", number: int) -> tuple[Any, str, str]:
     source.prepare(model.task)
     for batch in source.split("test"):
         if number <= before + len(batch.questions):
-            one = batch.questions[number - 1 - before]
+            question = batch.questions[number - 1 - before]
             picture = batch.facts[number - 1 - before] if model.task.encoder else None
             if picture is None:
-                return list(one.facts), one.text, one.answer
+                return list(question.facts), question.text, question.answer
             scene = Image.fromarray(picture.permute(1, 2, 0).numpy())
             scene.filename = f"scene {number}"  # type: ignore[attr-defined]  # its name in pages
-            return scene, one.text, one.answer
+            return scene, question.text, question.answer
         before += len(batch.questions)
     raise UserError(f"--example is {number}, but the test set has {before} questions")

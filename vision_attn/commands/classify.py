@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from vision_attn.commands._files import (
     add_figure_arguments,
     add_image_arguments,
+    add_locations,
     figure_options,
     images_of,
     write_figure,
@@ -34,21 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = " where the model looked"
     add_image_arguments(parser, "classify", image="an image", out=out, json="all probabilities")
     add_figure_arguments(parser, "a row for each image: where the model looked, and what it saw there")
-    places = "where to look: x,y of each glimpse, or x0,y0,x1,y1 of DRAW, from -1 to 1; - is the model's own"
-    parser.add_argument("--locations", type=places_of, metavar='"X,Y - X,Y"', help=places)
+    add_locations(parser, "x,y of each glimpse, or x0,y0,x1,y1 of DRAW")
     parser.add_argument("--invert", action="store_true", help="swap black and white: for dark digits on white paper")
 
 
-def places_of(text: str) -> list[tuple[float, ...] | None]:
-    """The places that --locations gives."""
-    try:
-        return [None if place == "-" else tuple(float(part) for part in place.split(",")) for place in text.split()]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{text!r}: give numbers, as in "0.3,-0.2 - 0,0.5"') from None
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Classify all that can be read; the exit status is 1 when something could not be."""
+    """Classify every image that can be read; the exit status is 1 if one could not be."""
     take_images(arguments, "classify")
     figure = figure_options(arguments)
     model = open_with(arguments)
@@ -56,13 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.data.images.lazy import OPENED
     from vision_attn.results.classified import ClassificationResult
     from vision_attn.viz.classified import GLIMPSES, READS, write_looks
-    from vision_attn.viz.index import Entry
+    from vision_attn.viz.index import IndexEntry
     from vision_attn.viz.sheet import picture_name
 
-    doubts, drawn, pictured = list[str](), list[Entry](), list[ClassificationResult]()
-    with images_of(arguments, "classify", endings=OPENED) as (files, found):
+    doubts, drawn, pictured = list[str](), list[IndexEntry](), list[ClassificationResult]()
+    with images_of(arguments, "classify", endings=OPENED) as (files, paths):
         results = model.classify(
-            files, invert=arguments.invert, locations=arguments.locations, unreadable=found.complaints
+            files, invert=arguments.invert, locations=arguments.locations, unreadable=paths.complaints
         )
         for number, result in enumerate(results, start=1):
             if arguments.json:
@@ -73,21 +65,22 @@ def run(arguments: argparse.Namespace) -> int:
             pictured += [result] * bool(arguments.figure)
             if arguments.out and result.view is not None:
                 place = result.save(arguments.out / picture_name(number, result.title))
-                drawn.append(Entry(place, f"{result.file}: {result.text}"))
+                drawn.append(IndexEntry(place, f"{result.file}: {result.text}"))
         if drawn:
             guide = READS if isinstance(result.view, Reads) else GLIMPSES
             complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
-        elif arguments.out and not found.complaints:
+        elif arguments.out and not paths.complaints:
             complain("no pictures: this model sees the whole image at once")
         write_figure(arguments, pictured, figure)
-        found.notes.extend(doubts[:6])
+        paths.notes.extend(doubts[:6])
         if len(doubts) > 6:
-            found.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")
-    return 1 if found.complaints else 0
+            paths.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")
+    return 1 if paths.complaints else 0
 
 
 def reasons_to_doubt(model: "Model", result: "ClassificationResult", *, inverted: bool) -> Iterator[str]:
-    """Why an answer may be wrong: the image is much larger than the training images, not white on black, or both."""
+    """Yield reasons why an answer may be wrong: the image is much larger than the training images, not white on black,
+    or both."""
     from vision_attn.attention.images import overview
     from vision_attn.data.labelled.labelled_images import LabelledImages
 

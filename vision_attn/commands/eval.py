@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def evaluated(arguments: argparse.Namespace, world: "World") -> int:
-    """The part of this process; the first one prints and writes, and returns the exit status."""
+    """Evaluate this process's part; the first process prints, writes, and returns the exit status."""
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(shipped(word)))
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
@@ -174,7 +174,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
 
 
 def covers(model: "Model", split: str, number: int) -> bool:
-    """Whether a split has at most `number` items."""
+    """Return whether a split has at most `number` items."""
     from vision_attn.engine.batches import items_of
 
     assert model.source is not None
@@ -194,9 +194,11 @@ def evaluate(
     each: Path | None = None,
     number: int | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of `split`, and the record that holds them and all that one needs to know of how they came about. The
-    first process returns both, and writes the record into `out`; the others return nothing. each: the file for the
-    metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`. number: of items, if not all."""
+    """Compute the metrics of `split`, and a record of them with their settings and versions. The first process returns
+    both, and writes the record into `out`; the others return nothing.
+
+    each: the file for the metrics of each image of a captioner, instead of scores_SPLIT.jsonl in `out`. number: how
+        many items to measure, if not all."""
     import torch
 
     from vision_attn.engine.batch_size import DoesNotFit
@@ -264,7 +266,7 @@ def evaluate(
 
 
 def table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """A line for each metric, with its interval of 95% where there is one."""
+    """Yield a line for each metric, with its 95% interval where there is one."""
     width = max(map(len, metrics))
     for name, value in metrics.items():
         ends = intervals.get(name)
@@ -274,7 +276,7 @@ def table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]
 
 
 def machine(device: Any, threads: int) -> dict[str, Any]:
-    """What computed, and the versions of everything that numbers depend on."""
+    """Return the device and the versions of everything that the numbers depend on."""
     import torch
 
     import vision_attn

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure all that can be read; the exit status is 1 when something could not be."""
+    """Measure every image that can be read; the exit status is 1 if one could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
         from vision_attn.results.faithfulness import boxes_for
@@ -87,36 +87,36 @@ def run(arguments: argparse.Namespace) -> int:
         reads(arguments.boxes)
     figure = figure_options(arguments)
     writes(arguments.out / "measure.json", "--out")
-    with ending_by_sigterm() as ended, images_of(arguments, "measure", pictured=False) as (files, found):
+    with ending_by_sigterm() as ended, images_of(arguments, "measure", pictured=False) as (files, paths):
         model = load_with_images(arguments)
         if arguments.images:
             if arguments.number is not None:
-                del found.files[arguments.number :]
-            settings |= {"unreadable": found.complaints, "total": len(found.files)}
-            settings["boxes"] = boxes_for(arguments.boxes, found.files)
+                del paths.files[arguments.number :]
+            settings |= {"unreadable": paths.complaints, "total": len(paths.files)}
+            settings["boxes"] = boxes_for(arguments.boxes, paths.files)
             result = model.measure(files, arguments.text, methods=methods or None, **settings)
         else:
             number = {} if arguments.number is None else {"number": arguments.number}
             result = model.measure(None, arguments.text, methods=methods or None, **number, **settings)
-        for name, one in result.methods.items():
-            ends = one["gain_interval"]
+        for name, method in result.methods.items():
+            ends = method["gain_interval"]
             interval = f" ({signed(ends[0])} to {signed(ends[1])})" if ends else ""
-            pointing = f"pointing {one['pointing']:.3f}" if "pointing" in one else ""
-            control = f"control {one['control']:.3f}" if "control" in one else ""
-            say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing, control]))
+            pointing = f"pointing {method['pointing']:.3f}" if "pointing" in method else ""
+            control = f"control {method['control']:.3f}" if "control" in method else ""
+            say(name, f"{signed(method['gain'])}{interval}", *filter(None, [pointing, control]))
         for line in (*result.numbers["verdict"], GAIN):
             complain(line)
         complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")
         write_figure(arguments, [result], figure)
         if not result.numbers["is_whole"] and not ended:
             raise KeyboardInterrupt
-    return 1 if found.complaints else 0
+    return 1 if paths.complaints else 0
 
 
 @contextmanager
 def ending_by_sigterm() -> Iterator[list[int]]:
-    """Within this context, SIGTERM is as Ctrl-C, and the process then ends with status 143; a second one kills it.
-    Yields a list that holds its number once it came."""
+    """Treat SIGTERM like Ctrl-C within this context; the process then ends with status 143, and a second one kills it.
+    Yields a list that holds the signal's number once it came."""
     ended = list[int]()
 
     def end(number: int, _: FrameType | None) -> None:

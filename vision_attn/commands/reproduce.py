@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._hints import options_only
-from vision_attn.commands._paper_rows import Row, chosen, clock, missing, needed, rows, seconds
+from vision_attn.commands._paper_rows import PaperRow, chosen, clock, missing, needed, rows, seconds
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
@@ -63,38 +63,38 @@ def run(arguments: argparse.Namespace) -> int:
     return reproduce(wanted, plan, arguments.hours)
 
 
-def _wanted(arguments: argparse.Namespace) -> list[Row]:
-    """The rows that are made. Raises UserError for those that cannot be."""
+def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
+    """Return the rows to make. Raises UserError for rows that cannot be made."""
     named = chosen(arguments.rows)
-    found = named or [row for row in rows() if row.name]
+    wanted = named or [row for row in rows() if row.name]
     if arguments.included:
         without = [row.name for row in named if not row.weights]
         if without:
             raise UserError(f"no weights are included of {', '.join(map(str, without))}: leave --included out")
-        found = [row for row in found if row.weights]
+        wanted = [row for row in wanted if row.weights]
     elif without := [row.name for row in named if not row.trainings]:
         raise UserError(f"how {without[0]} was trained cannot be repeated: --included measures its weights")
     else:
-        found = [row for row in found if row.trainings]
+        wanted = [row for row in wanted if row.trainings]
     if arguments.quick:
-        return found
+        return wanted
     kept = []
-    for row in found:
+    for row in wanted:
         if not (lacking := missing(row)):
             kept.append(row)
         elif named:
             raise UserError(
-                f"{row.name} needs {lacking[0]}, which is not found: put it into the folder VISION_ATTN_DATA"
+                f"{row.name} needs {lacking[0]}, which is not wanted: put it into the folder VISION_ATTN_DATA"
             )
         else:
             complain(f"left out: {row.name}, whose {lacking[0]} is not found")
     if not kept:
-        raise UserError("no row is left whose data are found: set VISION_ATTN_DATA to the folder of data sets")
+        raise UserError("no row is left whose data are wanted: set VISION_ATTN_DATA to the folder of data sets")
     return kept
 
 
 def listed() -> Iterator[str]:
-    """The lines of the list: a heading for each table, then its rows."""
+    """Yield the lines of the list: a heading for each table, then its rows."""
     table = ""
     for row in rows():
         if row.table != table:
@@ -122,6 +122,6 @@ def listed() -> Iterator[str]:
         )  # fmt: skip
 
 
-def _before(row: Row, column: str) -> str:
+def _before(row: PaperRow, column: str) -> str:
     values: Sequence[float] = row.before[column]
     return f"{sum(values) / len(values):.{row.decimals[column]}f}"

@@ -11,7 +11,7 @@ H hidden, A attention size, T time steps, K scales or heads, V words, C channels
 import sys
 
 from vision_attn.contracts.answerer import Answerer, Answers
-from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner, Forced
+from vision_attn.contracts.captioner import END, PAD, AttentionMap, Caption, Captioner, Forced, WordGlimpses
 from vision_attn.contracts.classifier import Classifier, ClassifierOutput, Glimpses, LocationMode, Reads, one_size
 from vision_attn.contracts.criterion import Criterion
 from vision_attn.contracts.drawing import DrawOutput, Window
@@ -53,6 +53,7 @@ __all__ = [
     "Reads",
     "Results",
     "Window",
+    "WordGlimpses",
     "check_mode",
     "in_mode",
     "one_size",

@@ -67,6 +67,17 @@ class Caption(NamedTuple):
     """The mean of log p over all words of the vocabulary, in nats; None unless `Captioner.with_mean`."""
 
 
+class WordGlimpses(NamedTuple):
+    """The glimpses for several words, one after the other."""
+
+    locations: Float[Tensor, "B T 2"]
+    """(x, y) in [-1, 1]."""
+    view: Glimpses
+    """What they see."""
+    log_prob: Float[Tensor, "B T V"]
+    """Of each word, in nats, if it had to be said after this glimpse."""
+
+
 class Captioner(nn.Module):
     """Annotation vectors -> captions, word by word.
 
@@ -124,14 +135,14 @@ class Captioner(nn.Module):
         words one after the other. A model with frames is decoded by `decode/ctc.py`."""
         return None
 
-    def glimpses(
-        self, regions: Float[Tensor, "B L D"], num_words: int
-    ) -> tuple[Float[Tensor, "B T 2"], Glimpses] | None:
-        """Return the locations of the T glimpses for `num_words` words, (x, y) in [-1, 1], and what they see.
-
-        None for a model that takes none.
-        """
+    def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> WordGlimpses | None:
+        """Return the T glimpses for `num_words` words; None for a model that takes none."""
         return None
+
+    def guided(self, locations: Float[Tensor, "B T 2"]) -> "Captioner":
+        """Return a captioner with the same parameters whose first T glimpses of each image are at `locations`, (x, y)
+        in [-1, 1], and the model's own where they are NaN. Called where there are `num_glimpses`."""
+        raise NotImplementedError
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         """Run on given words (teacher forcing).

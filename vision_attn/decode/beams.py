@@ -12,7 +12,7 @@ from vision_attn.decode.hypotheses import Decoded, Selected, Selector
 from vision_attn.decode.loop import decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import best_words
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.system.errors import UserError
 
 
@@ -76,7 +76,7 @@ def _extend(
     penalty: is subtracted from `log_prob` where continuations are compared.
     """
     rows, continuations = log_prob.shape[1:]
-    if (kernels := fused("beam", log_prob)) and rows + rows * continuations <= kernels.MOST:
+    if (kernels := fast_version("beam", log_prob)) and rows + rows * continuations <= kernels.MOST:
         taken = min(K, rows + rows * continuations)
         parent, word, gained, total, ended = kernels.extend(log_prob, word, total, ended, taken, penalty, END, PAD)
         return Selected(word, gained, total, ended, parent)

@@ -15,8 +15,8 @@ from vision_attn.contracts import END, PAD, Captioner
 from vision_attn.contracts.nested import Nested, tensors_of, with_tensors
 from vision_attn.decode.hypotheses import Decoded, Selected, Selector, best_first, map_fields, take_rows
 from vision_attn.decode.rules import Rules
-from vision_attn.fast.choice import fused
 from vision_attn.fast.graphs import Later
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.errors import UserError
 
@@ -91,7 +91,7 @@ class Search:
     def _selected(self, logits: Float[Tensor, "B R V"], barred: Tensor, uniform: Tensor | None) -> Selected:
         """Select the words of this time step, and write them to `words` and `gained`. Where each row continues itself,
         one kernel of a GPU also updates the latest words, and which rows have ended."""
-        if not self.selector.reorders and (kernels := fused("words", self.gained)):
+        if not self.selector.reorders and (kernels := fast_version("words", self.gained)):
             gained, word = self.selector.words(logits, barred, uniform)
             buffers = self.word, self.ended, self.words, self.gained
             kernels.write_words(gained, word, self.position, *buffers, END, PAD)

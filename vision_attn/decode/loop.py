@@ -9,8 +9,8 @@ from vision_attn.contracts.nested import take_images
 from vision_attn.decode.hypotheses import Active, Decoded, Selector, best_first, map_fields, stacked, take_rows
 from vision_attn.decode.replay import has_graphs, replayed
 from vision_attn.decode.rules import Rules
-from vision_attn.fast.choice import plainly
 from vision_attn.fast.linear import constant_weights
+from vision_attn.fast.versions import plainly
 
 
 @torch.no_grad()

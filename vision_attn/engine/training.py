@@ -172,7 +172,8 @@ class Training:
                     self.interrupt.leave(f"stopped after step {position.step}, saved in {self.folder}/last")
         if world.is_main:
             rate = f"{line['items_per_second']:.4g} items/s, waits {line['waits']:.0%}"
-            say(f"{name}: step {position.step}, loss {line['loss']:.4g}, {rate}")
+            nll = f", nll {line['nll']:.4g}" if "nll" in line else ""  # a constant penalty may be most of the loss
+            say(f"{name}: step {position.step}, loss {line['loss']:.4g}{nll}, {rate}")
 
     def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
         """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its

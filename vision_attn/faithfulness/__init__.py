@@ -1,1 +1,2 @@
-"""Whether a map is true to its model: deletion and insertion curves, random weights, and a page."""
+"""Measure how faithful maps are to their model: deletion and insertion curves, random weights, and a page of
+results."""

@@ -1,16 +1,19 @@
 """DRAM, the deep recurrent attention model for sequences of objects, and its glimpse network (Ba et al., ICLR 2015)."""
 
 from collections.abc import Callable
-from typing import Any
+from math import nan
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses, LocationMode
+from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Choice, Glimpses, LocationMode, WordGlimpses
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
+from vision_attn.layers.precision import at_least_float32
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM, ContextLSTM, CoreState, GlimpseNetwork
@@ -104,15 +107,35 @@ class DRAM(Captioner):
     def step(
         self, word: Int[Tensor, "B R"], state: CoreState, memory: Float[Tensor, "B 1 D L"]
     ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
-        state, _, samples = self._glimpses(state, self.ram.retina.pyramid(memory), self.num_glimpses)
-        return self.ram.action(state.hidden), state, AttentionMap(*_column_map(samples[-1], memory.shape[-1]))
+        return self.step_at(None, state, memory)
 
-    def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> tuple[Float[Tensor, "B T 2"], Glimpses]:
+    def step_at(
+        self, given: Float[Tensor, "B R K 2"] | None, state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
+        """`step` with the K glimpses of its word at `given`, and where the policy chooses where that is NaN."""
+        taken = self._glimpses(state, self.ram.retina.pyramid(memory), given)
+        column = _column_map(taken.locations[-1], memory.shape[-1])
+        return self.ram.action(taken.state.hidden), taken.state, AttentionMap(*column)
+
+    def glimpses(
+        self, regions: Float[Tensor, "B L D"], num_words: int, given: Float[Tensor, "B T 2"] | None = None
+    ) -> WordGlimpses:
+        """See `Captioner.glimpses`. given: locations to look at instead; NaN where the policy chooses."""
         images, state = self.start(regions, 1)
         pyramid = self.ram.retina.pyramid(images)
-        _, _, samples = self._glimpses(state, pyramid, num_words * self.num_glimpses)
-        locations = torch.cat(samples, dim=1).clamp(-1, 1)
-        return locations, Glimpses(self.ram.retina(pyramid, locations))
+        places = None if given is None else of_words(given, num_words, self.num_glimpses)
+        locations, hidden = [], []
+        for number in range(num_words):
+            taken = self._glimpses(state, pyramid, None if places is None else places[:, number, None])
+            state = taken.state
+            locations += taken.locations
+            hidden += taken.hidden
+        where = torch.cat(locations, dim=1)
+        log_prob = at_least_float32(self.ram.action(torch.cat(hidden, dim=1))).log_softmax(dim=-1)
+        return WordGlimpses(where, Glimpses(self.ram.retina(pyramid, where)), log_prob)
+
+    def guided(self, locations: Float[Tensor, "B T 2"]) -> Captioner:
+        return Guided(self, locations)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
@@ -120,15 +143,16 @@ class DRAM(Captioner):
         B, R, T = words.shape
         images, state = self.start(regions, R)
         pyramid = self.ram.retina.pyramid(images)
-        hidden, states, samples, maps = [], [], [], []
+        hidden, states, samples, columns = [], [], [], []
         for _ in range(T):
-            state, before, sampled = self._glimpses(state, pyramid, self.num_glimpses)
+            taken = self._glimpses(state, pyramid)
+            state = taken.state
             hidden.append(state.hidden)
-            states += before
-            samples += sampled
-            maps.append(_column_map(sampled[-1], images.shape[-1]))
+            states += taken.location_states
+            samples += taken.samples
+            columns.append(_column_map(taken.locations[-1], images.shape[-1]))
         word_mask = words != PAD
-        alpha, region = (torch.stack(of_words, dim=2) for of_words in zip(*maps, strict=True))
+        alpha, region = (torch.stack(steps, dim=2) for steps in zip(*columns, strict=True))
         alpha = alpha * word_mask[..., None]
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
@@ -140,19 +164,22 @@ class DRAM(Captioner):
         )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
-    def _glimpses(self, state: CoreState, pyramid: tuple, number: int) -> tuple[CoreState, list[Tensor], list[Tensor]]:
-        """Take `number` glimpses from `pyramid`, the output of `retina.pyramid`. Returns the state after them, and for
-        each glimpse the state that the policy saw and the location that it sampled."""
+    def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
+        """Take the glimpses of a word, from what `retina.pyramid` returned, at `given` where that is a number."""
         ram, rows = self.ram, state.hidden.shape[1]
-        noise = ram.policy.noise(state.hidden.new_empty(number, len(state.hidden), rows, 2), self.mode)
-        states, samples = [], []
-        for deviation in noise:
-            states.append(state.location_state)
+        noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
+        location_states, samples, locations, hidden = [], [], [], []
+        for number, deviation in enumerate(noise):
+            location_states.append(state.location_state)
             with torch.no_grad():
                 samples.append(ram.policy.locate(state.location_state, deviation))
             location = samples[-1].clamp(-1, 1)
+            if given is not None:
+                location = given[:, :, number].where(~given[:, :, number].isnan(), location)
             state = ram.core(ram.glimpse(ram.retina(pyramid, location), location), state)
-        return state, states, samples
+            locations.append(location)
+            hidden.append(state.hidden)
+        return _Taken(state, location_states, samples, locations, hidden)
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
         """Return the glimpses of a character as one sample; None where no estimator is needed."""
@@ -164,6 +191,63 @@ class DRAM(Captioner):
             for values in (choice.log_prob, choice.entropy)
         )
         return Choice(log_prob, entropy, word_mask, choice.state[:, :, :: self.num_glimpses])
+
+
+class _Taken(NamedTuple):
+    """The glimpses of a word."""
+
+    state: CoreState
+    """After them."""
+    location_states: list[Tensor]
+    """The input (B, R, P) of the policy before each."""
+    samples: list[Tensor]
+    """The locations (B, R, 2) that the policy chose; they may be outside the image."""
+    locations: list[Tensor]
+    """Where the glimpses were taken, (B, R, 2)."""
+    hidden: list[Tensor]
+    """The state (B, R, H) of the core after each."""
+
+
+class _GuidedState(NamedTuple):
+    own: CoreState
+    number: Int[Tensor, "B R"]
+    """The number of words so far."""
+
+
+class Guided(Captioner):
+    """A DRAM with some of its glimpses given: see `Captioner.guided`. All that follows from a glimpse follows from the
+    given one: the state, the word, and the glimpses after it. It decodes as any captioner does."""
+
+    def __init__(self, dram: DRAM, locations: Float[Tensor, "B T 2"]) -> None:
+        super().__init__()
+        self.dram, self.locations = dram, locations
+        self.num_glimpses, self.max_length = dram.num_glimpses, dram.max_length
+
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[tuple[Tensor, Tensor], _GuidedState]:
+        images, state = self.dram.start(regions, rows)
+        require("locations", self.locations, "B T 2", "float", B=len(regions))
+        number = torch.zeros(len(regions), rows, dtype=torch.long, device=regions.device)
+        K = self.num_glimpses
+        words = -(-self.locations.shape[1] // K) + 1  # with one whose glimpses are the policy's
+        return (images, of_words(self.locations, words, K)), _GuidedState(state, number)
+
+    def step(
+        self, word: Int[Tensor, "B R"], state: _GuidedState, memory: tuple[Tensor, Tensor]
+    ) -> tuple[Float[Tensor, "B R V"], _GuidedState, AttentionMap]:
+        images, places = memory
+        image = torch.arange(len(images), device=images.device)[:, None]
+        given = places[image, state.number.clamp(max=places.shape[1] - 1)]
+        logits, own, column = self.dram.step_at(given, state.own, images)
+        return logits, _GuidedState(own, state.number + 1), column
+
+    def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> WordGlimpses:
+        return self.dram.glimpses(regions, num_words, self.locations)
+
+
+def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: int) -> Float[Tensor, "B W K 2"]:
+    """The locations of the glimpses of each of W words, NaN for those beyond the last one that is given."""
+    missing = num_words * num_glimpses - locations.shape[1]
+    return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 
 
 def _column_map(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:

@@ -1,4 +1,4 @@
-"""Captions of photographs and transcripts of lines, as results."""
+"""The results of captioning photographs and transcribing lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from PIL import Image
+from torch import Tensor
 
 from vision_attn.contracts import DecodedCaption, Fit
 from vision_attn.data.films.files import open_film, strip
@@ -15,11 +18,12 @@ from vision_attn.results.displayable import InteractiveResult
 from vision_attn.results.images import Picture, around, pictured
 from vision_attn.viz.alignment import Strip, Transcribed, write_alignments, write_transcripts
 from vision_attn.viz.captions import write_item
+from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.page import PageItem, write_page
 
 
 class DecodedResult(InteractiveResult):
-    """Words that a captioner or a reader of lines decoded."""
+    """The words that a captioner or a reader of lines decoded."""
 
     unit = "word"
     described: DecodedCaption | Transcribed
@@ -30,13 +34,13 @@ class DecodedResult(InteractiveResult):
 
     @property
     def cut(self) -> bool:
-        """Whether it was cut at `max_words`, before its end."""
+        """Whether the text was cut at `max_words`, before its end."""
         return self.described.cut
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Each word (or character) with its `log_prob` in nats, None where it is unknown. With `maps`, also its `map`,
-        rows of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and bottom
-        edge, from -1 to 1."""
+        """Return each word (or character) with its `log_prob` in nats, None if it is unknown. With `maps`, also its
+        `map`, a table of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and
+        bottom edges, from -1 to 1."""
         log_prob: Sequence[float | None] = self.log_prob or [None] * len(self.words)
         words: list[dict[str, Any]] = [
             {self.unit: word, "log_prob": number} for word, number in zip(self.words, log_prob, strict=True)
@@ -55,30 +59,30 @@ class CaptionResult(DecodedResult):
 
     file: str
     image: Picture
-    """As it was given. A file is read again when `picture` is first used."""
+    """The image as it was given. A file is read again when `picture` is first used."""
     described: DecodedCaption
     fit: Fit
     frames: int = 1
-    """Of a film."""
+    """The number of frames of a film; 1 for a photograph."""
     times: list[float] | None = None
     """The moments at which the frames of a film are on screen, in seconds from its beginning; None if it has none, such
     as a folder of frames."""
     model: str = ""
     """The name of the model."""
     way: str = ""
-    """How its maps were made."""
+    """How the maps were made."""
 
     @cached_property
     def picture(self) -> Image.Image:
-        """What the model saw, in its own shape: the photograph or its centre square; of a film its frames, side by
-        side."""
+        """The picture that the model saw, in its own shape: the photograph or its centre square; the frames of a film
+        side by side."""
         return (
             pictured(self.image, self.fit) if self.frames == 1 else strip(open_film(self.image, self.frames), self.fit)
         )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """`score` is what captions of an image are ordered by; `times` are those of the frames of a film; `steered` are
-        the words, from 1, whose maps are not the model's own, if there are any."""
+        """Return also `score`, by which captions of an image are ordered; `times` of the frames of a film; and
+        `steered`, the words, from 1, whose maps are not the model's own, if there are any."""
         record: dict[str, Any] = {"caption": self.text, "score": self.score, "cut": self.cut}
         record |= {"times": self.times} if self.frames > 1 else {}
         record |= {"steered": [*self.steered]} if self.steered else {}
@@ -86,13 +90,13 @@ class CaptionResult(DecodedResult):
 
     @property
     def score(self) -> float | None:
-        """What captions of an image are ordered by, in nats: log p of all words and the end, of a beam divided by their
-        number to the power `length_power`. None if nothing was decoded."""
+        """The score by which captions of an image are ordered, in nats: log p of all words and the end; for a beam
+        divided by their number to the power `length_power`. None if nothing was decoded."""
         return self.described.score
 
     @property
     def steered(self) -> Sequence[int]:
-        """The numbers of the words, from 1, at which the model was made to look; see `Model.caption`."""
+        """The numbers of the words, from 1, at which the model was steered; see `Model.caption`."""
         return self.described.steered
 
     @property
@@ -109,11 +113,12 @@ class CaptionResult(DecodedResult):
 
 @dataclass(repr=False)
 class TranscriptResult(DecodedResult):
-    """A line with its transcript; `words` are the characters. A model that labels columns (CTC) has no `log_prob`."""
+    """A line with its transcript, whose `words` are the characters. A model that labels columns (CTC) has no
+    `log_prob`."""
 
     file: str
     strip: Strip
-    """With one item."""
+    """A strip with one item."""
 
     unit = "character"
 
@@ -126,8 +131,39 @@ class TranscriptResult(DecodedResult):
     def described(self) -> Transcribed:
         return self.strip.items[0]
 
+    @property
+    def glimpses(self) -> GlimpseTrace | None:
+        """The glimpses of a model that takes them, up to END: `locations` (T, 2) in [-1, 1] and `probabilities` (T, V)
+        of the characters `names`, if one had to be said after this glimpse; None if they were not kept."""
+        return self.described.glimpses
+
+    @property
+    def answers(self) -> list[str]:
+        """The likeliest character after each glimpse."""
+        trace = self.glimpses
+        if trace is None or trace.probabilities is None:
+            return []
+        return [trace.named(number) for number in trace.probabilities.argmax(dim=1).tolist()]
+
+    @property
+    def entropy(self) -> Float[Tensor, "T"] | None:
+        """Of the character after each glimpse, in nats: how undecided the model still was."""
+        trace = self.glimpses
+        if trace is None or trace.probabilities is None:
+            return None
+        entropies: Tensor = torch.special.entr(trace.probabilities)
+        return entropies.sum(dim=1)
+
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        return {"text": self.text} | super().record(maps=maps)
+        """`glimpses`, where they were kept, have the `location` (x, y), from -1 to 1, and the `answer` after it, the
+        likeliest character, with its `entropy` in nats."""
+        record: dict[str, Any] = {"text": self.text} | super().record(maps=maps)
+        if self.glimpses is not None and self.entropy is not None:
+            taken = zip(self.glimpses.locations.tolist(), self.answers, self.entropy.tolist(), strict=True)
+            record["glimpses"] = [
+                {"location": location, "answer": answer, "entropy": entropy} for location, answer, entropy in taken
+            ]
+        return record
 
     @property
     def page_item(self) -> PageItem:

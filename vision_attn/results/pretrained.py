@@ -1,4 +1,4 @@
-"""Models of other libraries, opened: captioners of transformers as a `Model`, others to be looked into."""
+"""Open models of other libraries: captioners of transformers as a `Model`, others as an `Explainer`."""
 
 import inspect
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ DATA = {"class_path": "vision_attn.data.photographs.captions.Captions"}
 
 
 def experiment(*, task: PretrainedSettings, data: Source) -> None:
-    """The keys of a captioner of transformers: its signature is their schema."""
+    """Declare the keys of a captioner of transformers: the signature is their schema."""
 
 
 def open_pretrained(
@@ -43,7 +43,7 @@ def open_pretrained(
     overrides: for captioners of transformers, keys of `PretrainedSettings`, such as "--task.prompt=a photo of", and the
         data for their evaluation, such as "--data.images=FOLDER": photographs with captions, unless `--data` names a
         class.
-    settings: keys of `PretrainedSettings` too.
+    settings: further keys of `PretrainedSettings`.
 
     Raises UserError, which says what to install, name or correct.
     """
@@ -66,14 +66,14 @@ def open_pretrained(
 
 
 def _read(name: str, overrides: Sequence[str]) -> tuple[PretrainedSettings, Source | None, dict[str, Any]]:
-    """The settings, the source of data if it is named, and the config."""
+    """Return the settings, the source of data if it is named, and the config."""
     options = options_of(overrides)
     wanted, written = dict(inspect.signature(experiment).parameters), {"task": {}, "data": DATA}
     if not any(option.path[0] == "data" for option in options):
         del wanted["data"], written["data"]
     with located(Path(name), options):
-        found = ConfigReader(Names()).all(wanted, written, "", options)
-    source = built(found["data"]) if "data" in found else None
+        parts = ConfigReader(Names()).all(wanted, written, "", options)
+    source = built(parts["data"]) if "data" in parts else None
     if isinstance(source, Captions) and not source.vocabulary_file:
         source.vocabulary = Vocabulary(())  # the model has its own
-    return built(found["task"]), source, {name: plain(part) for name, part in found.items()}
+    return built(parts["task"]), source, {name: plain(value) for name, value in parts.items()}

@@ -20,7 +20,7 @@ from vision_attn.layers.padding import padded
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.coco.captions import ENGLISH
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
-from vision_attn.metrics.function_words import FUNCTION_WORDS, Language
+from vision_attn.metrics.function_words import FUNCTION_WORDS, CaptionLanguage
 from vision_attn.metrics.information import MapInformation
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
@@ -101,7 +101,7 @@ class Captioning(Describing):
         self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
-        self.language: Language | None = None
+        self.language: CaptionLanguage | None = None
         self._told = False
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
-from vision_attn.data.binary import fixed, stochastic
+from vision_attn.data.binarisation import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -23,7 +23,7 @@ from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
 from vision_attn.viz.figures.paper import Paper
-from vision_attn.viz.index import Entry, write_index
+from vision_attn.viz.index import IndexEntry, write_index
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +178,8 @@ class Generation(Task):
         reconstructed = self.model(images)
         samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
         entries = [
-            Entry(write_animation(folder / "samples.gif", *samples), "new images, drawn step by step"),
-            Entry(write_strips(folder / "samples.png", *samples), "the same, a row for each image"),
+            IndexEntry(write_animation(folder / "samples.gif", *samples), "new images, drawn step by step"),
+            IndexEntry(write_strips(folder / "samples.png", *samples), "the same, a row for each image"),
         ]
         drawn = write_strips(
             folder / "reconstructions.png",
@@ -188,7 +188,7 @@ class Generation(Task):
             reads=rectangles(self.model.read, reconstructed.reads),
             images=images,
         )
-        entries.append(Entry(drawn, "images on the left, and how they are drawn again"))
+        entries.append(IndexEntry(drawn, "images on the left, and how they are drawn again"))
         page = write_index(folder / "index.html", entries, title="How images are drawn", guide=GUIDE)
         return [page, *(entry.path for entry in entries)]
 

@@ -12,7 +12,7 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import seen_extent
-from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
+from vision_attn.data.photographs.annotation_vectors.vector_files import VectorEntry
 from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.objects import over_photograph
@@ -98,7 +98,7 @@ def _with_part(
 
 
 def _over_objects(
-    described: DecodedCaption, file: Path | Encoded, vectors: Path | Entry, encoder: Encoder
+    described: DecodedCaption, file: Path | Encoded, vectors: Path | VectorEntry, encoder: Encoder
 ) -> tuple[Image.Image, DecodedCaption, Extent]:
     """Return the photograph and its caption for annotation vectors that another program computed. Regions on a grid are
     drawn as those of any encoder. If regions lie on no grid, the maps are drawn on the whole photograph where the boxes

@@ -17,15 +17,15 @@ from vision_attn.contracts import Caption, DecodedCaption, Evaluator, Results
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
-from vision_attn.explain.captioners.generation import Generation, Written, generate
+from vision_attn.explain.captioners.generation import GeneratedCaptions, Written, generate
 from vision_attn.explain.captioners.prompts import default_prompt, generation_config, inputs_of
 from vision_attn.explain.captioners.references import ends_of, log_prob_of_captions
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
-from vision_attn.metrics.function_words import Language, content_marks, function_words_of
+from vision_attn.metrics.function_words import CaptionLanguage, content_marks, function_words_of
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Task
 from vision_attn.tasks.evaluated import PredictedCaptions, evaluated
@@ -88,11 +88,11 @@ class PretrainedCaptioning(Task):
     fit = "whole"
     model: nn.Module
     """The weights of `opened`."""
-    opened: Model
+    opened: OpenedModel
     decoding: Generating
 
     def __init__(
-        self, model: Model, settings: PretrainedSettings = PretrainedSettings(), source: Source | None = None
+        self, model: OpenedModel, settings: PretrainedSettings = PretrainedSettings(), source: Source | None = None
     ) -> None:
         super().__init__()
         self.model, self.opened = model.module, model
@@ -112,7 +112,7 @@ class PretrainedCaptioning(Task):
         self.usual = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
         self.decoding = self.usual.changed(**settings.decoding)
         self._told = False
-        self.language: Language | None = None
+        self.language: CaptionLanguage | None = None
 
     @property
     def encoder(self) -> "PretrainedCaptioning":
@@ -179,7 +179,7 @@ class PretrainedCaptioning(Task):
             options |= {"num_beams": max(decoding.beams, number), "num_return_sequences": number}
         return options
 
-    def _extent(self, generation: Generation, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
+    def _extent(self, generation: GeneratedCaptions, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
         """Return where the maps of a picture of this size lie on it, measured once for each shape."""
         assert generation.tokens is not None
         shape = round(size[0] / size[1], 2), generation.tokens.grid

@@ -15,7 +15,7 @@ from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.explain.subjects import ExplainedAnswer, Map, Subject
 from vision_attn.geometry.extents import Extent, middles
 from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError
@@ -77,12 +77,12 @@ class CaptionSubject(Subject):
         return encoder_input(picture, self.task.resolution, "whole").float().to(self.device)
 
     @torch.no_grad()
-    def questions(self, image: Float[Tensor, "3 S S"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "3 S S"]) -> list[ExplainedAnswer]:
         (caption,) = self.task.describe(_bytes(image)[None], placed=False)
         ids = torch.tensor([self.index.get(word, UNKNOWN) for word in caption.words], dtype=torch.long)
         ids = ids.to(self.device)
         return [
-            Question(word, Word(ids[: number + 1], number), content)
+            ExplainedAnswer(word, Word(ids[: number + 1], number), content)
             for number, (word, content) in enumerate(zip(caption.words, caption.content or (), strict=True))
         ]
 
@@ -101,7 +101,7 @@ class CaptionSubject(Subject):
     def controls(
         self,
         image: Float[Tensor, "3 S S"],
-        questions: Sequence[Question],
+        questions: Sequence[ExplainedAnswer],
         boxes: Callable[[str], list[Any]],
         fill: Callable,
     ) -> list[list[float] | None] | None:
@@ -175,9 +175,9 @@ class GlimpseSubject(Subject):
         return image.float().to(self.device) / 255
 
     @torch.no_grad()
-    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[ExplainedAnswer]:
         (answer,) = self.task.answer(image[None], self.seed)
-        return [Question(answer.name, int(answer.probabilities.argmax()))]
+        return [ExplainedAnswer(answer.name, int(answer.probabilities.argmax()))]
 
     def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
         images = image[None].requires_grad_()

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.attention.steered import Steering
-from vision_attn.contracts import Evaluator
+from vision_attn.contracts import END, Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
@@ -79,16 +79,23 @@ class Transcription(Captioning):
         return Task.figure(self, batch, paper)
 
     @torch.no_grad()
-    def transcribed(self, images: Tensor, title: str, glimpses: bool = True) -> list[Transcribed]:
+    def transcribed(
+        self, images: Tensor, title: str, glimpses: bool = True, locations: Float[Tensor, "B T 2"] | None = None
+    ) -> list[Transcribed]:
         """Return the transcript of each strip, with its maps, and the labels of a model that labels columns.
 
         glimpses: whether to add the parts that only pictures need: the glimpses, which are taken again, and where
             columns lie on the strip.
+        locations: the locations of the first T glimpses, for a model that takes them; NaN where it chooses itself.
         """
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
-        decode = super()._decode if frames is None else self._decode_labels
-        decoded = decode(regions if frames is None else frames, self.decoding)
+        if frames is not None:
+            decoded = self._decode_labels(frames, self.decoding)
+        elif locations is not None:
+            decoded = self.decoding.decode(self.model.guided(locations), regions, never=(UNKNOWN,))
+        else:
+            decoded = super()._decode(regions, self.decoding)
         extent = self.encoder.extent(regions.shape[1]) if glimpses else WHOLE
         labels = [None] * len(images) if frames is None else list(frames.exp())
         return [
@@ -98,27 +105,49 @@ class Transcription(Captioning):
                 caption.alpha,
                 caption.log_prob if label is None else None,
                 label,
-                self._glimpsed(of_strip, len(caption.words)) if glimpses and self.model.num_glimpses else None,
+                self._glimpsed(strip, len(caption.words), locations) if glimpses and self.model.num_glimpses else None,
                 caption.cut,
                 extent,
             )
-            for caption, label, of_strip in zip(
+            for caption, label, strip in zip(
                 self._described(decoded, regions, placed=False), labels, regions.split(1), strict=True
             )
         ]
 
-    def _glimpsed(self, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
+    def _glimpsed(
+        self, regions: Float[Tensor, "1 L D"], num_words: int, locations: Float[Tensor, "1 T 2"] | None
+    ) -> GlimpseTrace:
         """Return the glimpses of one strip up to END."""
-        glimpses = self.model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
-        assert glimpses is not None
-        locations, seen = glimpses
-        return GlimpseTrace(regions.mT, locations[0], seen.patches[0], label=None, said=0)
+        number = min(num_words + 1, self.decoding.max_words)
+        model = self.model if locations is None else self.model.guided(locations[:, : number * self.model.num_glimpses])
+        taken = model.glimpses(regions, number)
+        assert taken is not None
+        answers, names = (
+            taken.log_prob[0].exp(),
+            [*self.vocabulary.words[:END], "END", *self.vocabulary.words[END + 1 :]],
+        )
+        return GlimpseTrace(
+            regions.mT,
+            taken.locations[0],
+            taken.view.patches[0],
+            label=None,
+            said=0,
+            probabilities=answers,
+            names=names,
+        )
 
-    def strip(self, ink: UInt8[Tensor, "Y X"], title: str, glimpses: bool = True) -> Strip:
-        """Return a line, in the form of `data.lines.read_line`, with its transcript. glimpses: as for `transcribed`."""
+    def strip(
+        self,
+        ink: UInt8[Tensor, "Y X"],
+        title: str,
+        glimpses: bool = True,
+        locations: Float[Tensor, "1 T 2"] | None = None,
+    ) -> Strip:
+        """Return a line, in the form of `data.lines.read_line`, with its transcript. glimpses, locations: as for
+        `transcribed`."""
         images = padded_strips([ink], multiple=COLUMN)
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
-        return Strip(title, picture, self.transcribed(images, type(self.model).__name__, glimpses))
+        return Strip(title, picture, self.transcribed(images, type(self.model).__name__, glimpses, locations))
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:

@@ -106,8 +106,8 @@ def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     items, paths = [], []
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
-            title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
-            items.append(PageItem(title, strip.picture, *found, item.log_prob, extent=item.extent))
+            title, transcript = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
+            items.append(PageItem(title, strip.picture, *transcript, item.log_prob, extent=item.extent))
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
@@ -129,7 +129,7 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
     label, names = None, [item.text or "nothing"]
     if reference:
         label, names = int(item.text != reference), [*names, reference]
-    trace = item.glimpses._replace(label=label, names=names)
+    trace = item.glimpses._replace(label=label, names=names, probabilities=None)
     return [write_glimpses(f"{path}.png", trace), write_animation(f"{path}.gif", trace)]
 
 

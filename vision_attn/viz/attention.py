@@ -55,12 +55,12 @@ def sharpest_word(
     content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: nearly
     uniform maps count too, for who has to show one."""
     marks = content_marks(words, content)
-    found = [
+    candidates = [
         (entropy, index)
         for index, (content_word, entropy) in enumerate(zip(marks, relative_entropy(alpha).tolist(), strict=True))
         if content_word and entropy < (math.inf if uniform else 1 - EVEN)
     ]
-    return min(found)[1] if found else None
+    return min(candidates)[1] if candidates else None
 
 
 def squared(picture: Image.Image, square: Box) -> Image.Image:
@@ -98,20 +98,19 @@ def attention_sheet(
     `viz.overlay`, and its largest share of the weight. Below them stands the scale. Only the plain picture if `alpha`
     is None.
 
-    Args:
-        picture: the image in its own shape.
-        words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
-        title: a small line on top, such as the name of the file.
-        caption: the large line below it; by default the words, joined by spaces.
-        boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
-        log_prob: each word's log-probability in nats, shown as a probability next to the word.
-        regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
-            pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
-        extent: where the regions lie on the picture.
-        panel: pixels of a panel's longer side.
-        truth: what boxes are, for the remark that explains them.
-        overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
-        seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
+    picture: the image in its own shape.
+    words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
+    title: a small line on top, such as the name of the file.
+    caption: the large line below it; by default the words, joined by spaces.
+    boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
+    log_prob: each word's log-probability in nats, shown as a probability next to the word.
+    regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
+        pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
+    extent: where the regions lie on the picture.
+    panel: pixels of a panel's longer side.
+    truth: what boxes are, for the remark that explains them.
+    overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
+    seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
 
     Raises UserError for an unknown view or scale, and if `words`, `alpha`, `log_prob` and `regions` differ in length, a
     map has no region, or a region lies outside the grid.
@@ -141,7 +140,7 @@ def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> B
     """The scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
     flat = f"even map: {number(1 / maps[0].numel())}"
     if overlay == "contours":
-        lines = " and ".join(f"{share:.0%} ({kind})" for share, kind in zip(SHARES, ("thick", "thin"), strict=True))
+        lines = " and ".join(f"{share:.0%} ({line})" for share, line in zip(SHARES, ("thick", "thin"), strict=True))
         return Bar("", None, f"lines: the smallest areas with {lines} of the weight · {flat}")
     end = "max, of each map" if scale == "own" else f"{number(max(ends(maps)))}, for all maps"
     return Bar("0", ramp(BAR[0], BAR[1], overlay), f"{end} · shares of the weight in a region · {flat}")
@@ -167,13 +166,13 @@ def _remark(
 ) -> str:
     """The legend of the notes, that of `boxes`, and how many maps are nearly even or zero; empty if there is none of
     it."""
-    found = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
-    found += [boxes] * bool(boxes)
+    remarks = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
+    remarks += [boxes] * bool(boxes)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
         kinds = {"zero (no weight anywhere)": zero, "even (no region stands out)": even(alpha)}
-        found += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
-    return " · ".join(found)
+        remarks += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
+    return " · ".join(remarks)
 
 
 def write_sheet(
@@ -194,9 +193,9 @@ def check(
     name: str,
 ) -> None:
     """Raise a UserError that begins with `name` unless each word has one valid map, log-probability and region."""
-    for given, kind in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
+    for given, what in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
         if given is not None and len(given) != len(words):
-            counts = f"{len(words)} words but {len(given)} {kind}"
+            counts = f"{len(words)} words but {len(given)} {what}"
             raise UserError(f"{name}: {counts}; give one for each word, without the end word")
     if alpha is None:
         return

@@ -53,12 +53,12 @@ def items_of(
     seen: the part of each picture that the encoder sees, within which its maps lie."""
     nothing = [None] * len(titles)
     items = []
-    for title, picture, caption, given, box, part in zip(
+    for title, picture, caption, given, box, visible in zip(
         titles, pictures, described, references or nothing, boxes or nothing, seen or [WHOLE] * len(titles), strict=True
     ):
-        found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        options = {"extent": caption.extent.within(part), "seen": part, "content": caption.content}
-        items.append(PageItem(title, picture, *found, frames=frames, **options))
+        arguments = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
+        options = {"extent": caption.extent.within(visible), "seen": visible, "content": caption.content}
+        items.append(PageItem(title, picture, *arguments, frames=frames, **options))
     return items
 
 

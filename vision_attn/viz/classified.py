@@ -12,7 +12,7 @@ from vision_attn.contracts import ClassifierOutput, Glimpses, Reads
 from vision_attn.system.console import progress
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import GlimpseTrace, write_animation, write_gallery, write_glimpses
-from vision_attn.viz.index import Entry, write_index
+from vision_attn.viz.index import IndexEntry, write_index
 from vision_attn.viz.reads import write_reads, write_reads_animation
 
 GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
@@ -46,24 +46,24 @@ def write_classified(
         reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
         still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
-        entries = [Entry(still, "all reads"), Entry(moving, "the same, moving")]
+        entries = [IndexEntry(still, "all reads"), IndexEntry(moving, "the same, moving")]
         return [write_looks(folder, entries, READS + JUDGED), still, moving]
     items = glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
     sides = "correct answers on the left, wrong ones on the right"
     if len({item.right for item in items}) == 1:
         sides = f"all answers {'correct' if items[0].right else 'wrong'}"
-    entries = [Entry(paths[0], f"all images, each beside what was seen of it; {sides}")]
+    entries = [IndexEntry(paths[0], f"all images, each beside what was seen of it; {sides}")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         still = write_glimpses(folder / f"{number:02d}.png", item)
         moving = write_animation(folder / f"{number:02d}.gif", item)
         paths += [still, moving]
-        entries.append(Entry(moving, f"image {number}", still))
+        entries.append(IndexEntry(moving, f"image {number}", still))
     guide = GLIMPSES + JUDGED + (SAMPLED if sampled else "")
     return [write_looks(folder, entries, guide), *paths]
 
 
-def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
+def write_looks(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
     """Write the page of pictures of where a classifier looked. `guide`: such as `GLIMPSES` or `READS`."""
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
@@ -85,4 +85,4 @@ def glimpsed(
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
     parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
-    return [GlimpseTrace._make((*part[:6], "", part[6], names)) for part in parts]
+    return [GlimpseTrace._make((*fields[:6], "", fields[6], names)) for fields in parts]

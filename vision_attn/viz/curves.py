@@ -22,7 +22,7 @@ class Tick(NamedTuple):
     text: str
 
 
-class Line(NamedTuple):
+class _Line(NamedTuple):
     """A curve in the coordinates of the chart. `number`: which colour and dashes of the page it has."""
 
     name: str
@@ -39,7 +39,7 @@ class Plot(NamedTuple):
     across: list[Tick]
     """Of the horizontal axis."""
     up: list[Tick]
-    lines: list[Line]
+    lines: list[_Line]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -63,7 +63,7 @@ def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown:
     thinned = {run: curve[:: -(-len(curve) // MOST)] for run, curve in curves.items()}
     points = {run: [(across(step), up(value)) for step, value in curve] for run, curve in thinned.items()}
     ends = apart([line[-1][1] for line in points.values()])
-    lines = [Line(run, names.index(run), points[run], end) for run, end in zip(points, ends, strict=True)]
+    lines = [_Line(run, names.index(run), points[run], end) for run, end in zip(points, ends, strict=True)]
     return Plot(
         name,
         [Tick(across(step), short(step)) for step in ticks(left, right) if left <= step <= right],

@@ -101,7 +101,7 @@ def gallery_sheet(items: Sequence[GlimpseTrace], *, title: str = "") -> Image.Im
     if not items:
         raise UserError("gallery: there is no example to show")
     items = [checked(item) for item in items]
-    sides = [[item for item in items if (item.right is not False) is kind] for kind in (True, False)]
+    sides = [[item for item in items if (item.right is not False) is is_right] for is_right in (True, False)]
     rows = 1
     while sum(columns := [math.ceil(len(side) / rows) for side in sides]) > max(2, rows):
         rows += 1

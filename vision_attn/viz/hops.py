@@ -83,9 +83,11 @@ def write_story_hops(
 
     scored: `alpha` are scores of any sign, of a model without softmax. chosen: the second half are wrong answers.
     """
-    known = any(one.support for one in stories)
+    known = any(story.support for story in stories)
     guide = (SCORED_STORIES if scored else STORIES) + SUPPORT * known + CHOSEN * chosen
-    return write_html(path, "stories.html", stories=[_story(one, scored) for one in stories], title=TITLE, guide=guide)
+    return write_html(
+        path, "stories.html", stories=[_story(story, scored) for story in stories], title=TITLE, guide=guide
+    )
 
 
 class _Cell(NamedTuple):

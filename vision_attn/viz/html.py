@@ -36,9 +36,9 @@ def filled(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(palette=DARK, **values)
 
 
-def data_url(content: bytes, kind: str) -> str:
-    """Encode a picture, so that a page holds it. `kind`: its format, such as "jpeg"."""
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+def data_url(content: bytes, media_type: str) -> str:
+    """Encode a picture as a data URL, so that a page holds it. media_type: its format, such as "jpeg"."""
+    return f"data:image/{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 @cache
@@ -59,7 +59,7 @@ def _faces(page: str) -> str:
     """CSS that holds the files of the typeface that a page needs."""
     return "\n".join(
         f'@font-face {{ font-family: Inter; font-weight: 400 700; src: url("{_font(name)}") format("woff2"); '
-        f"unicode-range: {', '.join(f'U+{part}' for part in letters.split())}; }}"
+        f"unicode-range: {', '.join(f'U+{letter_range}' for letter_range in letters.split())}; }}"
         for name, letters in FACES.items()
         if re.search("[" + re.sub(r"[0-9A-F]{4}", r"\\u\g<0>", letters.replace(" ", "")) + "]", page)
     )

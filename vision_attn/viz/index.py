@@ -15,7 +15,7 @@ WHOLE = 1000
 """Pictures of this width in pixels have a row of their own."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A picture and the text below it."""
 
     path: Path
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     """For an animation: a still picture of the same, to which the text links."""
 
 
-def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:
+def write_index(path: Path, entries: Sequence[IndexEntry], *, title: str, guide: str) -> Path:
     """Write an HTML page of pictures in the folder of `path`, in their order, in rows that fill its width. `guide` says
     how to read them."""
     shown = [

@@ -60,8 +60,8 @@ class Typeface:
     def wrapped(self, text: str, size: float | int, room: float | int) -> list[str]:
         """Wrap `text` between words into the fewest lines no wider than `room`, of similar lengths."""
         lines = self._filled(text, size, room)
-        for part in range(97, 50, -3):
-            tighter = self._filled(text, size, room * part / 100)
+        for percent in range(97, 50, -3):
+            tighter = self._filled(text, size, room * percent / 100)
             if len(tighter) != len(lines) or _bunched(tighter) != _bunched(lines):  # one more line, or a cut word
                 break
             lines = tighter
@@ -82,7 +82,9 @@ class Typeface:
 
 def right_to_left(text: str) -> bool:
     """Return whether the first letter with a direction is right-to-left, as `dir=auto` of HTML does."""
-    return next((kind != "L" for kind in map(unicodedata.bidirectional, text) if kind in ("L", "R", "AL")), False)
+    return next(
+        (direction != "L" for direction in map(unicodedata.bidirectional, text) if direction in ("L", "R", "AL")), False
+    )
 
 
 def _plain(text: str) -> str:

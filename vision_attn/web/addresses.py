@@ -15,8 +15,10 @@ def listening(host: str, port: int) -> socket.socket:
     Raises OSError if it cannot be used, and UserError for no host at all, which would mean all of them."""
     if not bare(host):
         raise UserError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
-    found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
-    family, *_, place = min(found, key=lambda one: one[0] != socket.AF_INET)  # version 4 where there are both
+    addresses = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
+    family, *_, place = min(
+        addresses, key=lambda address: address[0] != socket.AF_INET
+    )  # version 4 where there are both
     address = ip_address(place[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # ::ffff:127.0.0.1
     if mapped is not None:

@@ -14,7 +14,7 @@ from vision_attn.data.films.files import SHOWN, open_film
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored
 from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.results.answering import SENTENCES
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs
@@ -50,7 +50,7 @@ def verbs(model: Model | Explainer) -> list[str]:
     if isinstance(model, Explainer):
         return ["look"]
     task = model.task
-    found = {
+    takes = {
         "answer": task.verb == "answer",
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
@@ -58,7 +58,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         "glimpses": isinstance(task, Classification) and takes_digits(task) and task.model.place_numbers == 2,
         "look": sees_photographs(task) or (task.verb == "caption" and task.unit == "image"),
     }
-    return [verb for verb, answers in found.items() if answers]
+    return [verb for verb, answers in takes.items() if answers]
 
 
 def check_served(model: Model | Explainer) -> None:
@@ -85,8 +85,8 @@ def described(model: Model | Explainer) -> dict[str, Any]:
         return {"kind": "answer", "takes": "image" if model.task.encoder else "story"}
     if "caption" in able:
         unit = model.task.unit
-        found = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
-        return found | (
+        description = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
+        return description | (
             {"steerable": True} if unit == "image" and getattr(model.task.model, "steerable", False) else {}
         )
     if "look" in able:
@@ -130,12 +130,12 @@ def answers(
     grad = verb == "look"  # maps may need gradients
     with without_loops(len(files) == 1), nullcontext() if grad else torch.inference_mode():
         if verb == "look":
-            return [model.look(one, options.get("text"), method=options.get("method", ["auto"])[0]) for one in files]
+            return [model.look(file, options.get("text"), method=options.get("method", ["auto"])[0]) for file in files]
         if verb == "answer":
             question = options.get("question", [])
             if len(question) != 1:
                 raise UserError("give one question")
-            return [model.answer(one if model.task.encoder else sentences_of(one), question[0]) for one in files]
+            return [model.answer(file if model.task.encoder else sentences_of(file), question[0]) for file in files]
         if verb == "caption":
             where = steered(options)
             if not isinstance(model.task, Transcription):
@@ -146,9 +146,11 @@ def answers(
         if verb in ("digit", "glimpses"):
             pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)
             size = model.task.image_shape[1:]
-            canvases = [scattered(open_as_stored(one), size, pieces or 0, seed) for one in files]
-            return [play(model, one, options) if verb == "glimpses" else model.classify(one) for one in canvases]
-        return [model.classify(one) for one in files]
+            canvases = [scattered(open_as_stored(file), size, pieces or 0, seed) for file in files]
+            return [
+                play(model, canvas, options) if verb == "glimpses" else model.classify(canvas) for canvas in canvases
+            ]
+        return [model.classify(file) for file in files]
 
 
 def sentences_of(story: Encoded) -> list[str]:
@@ -157,7 +159,7 @@ def sentences_of(story: Encoded) -> list[str]:
         text = story.content.decode() if isinstance(story.content, bytes) and len(story.content) <= LONGEST else ""
     except UnicodeDecodeError:
         text = ""
-    if sentences := [one for one in SENTENCES.split(text) if one.strip()]:
+    if sentences := [sentence for sentence in SENTENCES.split(text) if sentence.strip()]:
         return sentences
     raise UserError(f"a story is sent as text in UTF-8, of at least one sentence and at most {LONGEST} bytes")
 

@@ -174,8 +174,8 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.failed(context))
         await super().startup(sockets)
-        for each in sockets or ():
-            each.listen(QUEUED)  # asyncio has set it to what it accepts at once
+        for listener in sockets or ():
+            listener.listen(QUEUED)  # asyncio has set it to what it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.stop()

@@ -32,7 +32,7 @@ class Played(NamedTuple):
         whole = as_picture(self.user.image)
         whole = whole.resize((SIDE, SIDE * whole.height // whole.width), Image.Resampling.NEAREST)
         players = {"user": self.user, "policy": self.policy}
-        return {"image": address(whole)} | {who: played(one, self.number) for who, one in players.items()}
+        return {"image": address(whole)} | {who: played(result, self.number) for who, result in players.items()}
 
 
 def played(result: ClassificationResult, number: int) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def played(result: ClassificationResult, number: int) -> dict[str, Any]:
     seen = foveated(trace.locations[:number], trace.patches[:number], height, width, SIDE / width)
     names = result.names or [str(label) for label in range(result.probabilities.shape[1])]
     answers = [
-        {"answer": names[int(each.argmax())], "probability": float(each.max()), "entropy": entropy}
-        for each, entropy in zip(result.probabilities[:number], result.entropy.tolist(), strict=False)
+        {"answer": names[int(probabilities.argmax())], "probability": float(probabilities.max()), "entropy": entropy}
+        for probabilities, entropy in zip(result.probabilities[:number], result.entropy.tolist(), strict=False)
     ]
     return {"shown": address(traced(as_picture(seen), trace, number)), "answers": answers}
 

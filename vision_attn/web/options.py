@@ -35,11 +35,11 @@ def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if "strength" in options:
             raise UserError("strength is of the places of attend: give attend too")
         return {}
-    found = parsed(options["attend"][0], ATTEND)
-    if not isinstance(found, dict) or not found:
+    steering = parsed(options["attend"][0], ATTEND)
+    if not isinstance(steering, dict) or not steering:
         raise UserError(ATTEND)
     attend = {}
-    for word, place in found.items():
+    for word, place in steering.items():
         number = number_of(word, 10**6)
         if not number or not is_place(place):
             raise UserError(ATTEND)
@@ -56,16 +56,16 @@ def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 def is_place(value: Any) -> bool:
     """Whether this is a point or a box, of a film perhaps with a frame: few numbers of a sensible size."""
     numbers = isinstance(value, list) and 2 <= len(value) <= 5
-    return numbers and all(type(one) in (int, float) and abs(one) <= 10**6 for one in value)
+    return numbers and all(type(number) in (int, float) and abs(number) <= 10**6 for number in value)
 
 
 def parsed(text: str, told: str) -> Any:
     """What JSON says. Raises UserError, with `told`, for what is none, is too long, or has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
+        if len(names := dict(pairs)) < len(pairs):
             raise UserError(f"a key occurs twice; {told}")
-        return found
+        return names
 
     try:
         if len(text) <= LONGEST:

@@ -15,10 +15,10 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 def page_of(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
     """What answers requests for a file of this name."""
-    kind = {"js": "text/javascript"}.get(name.rsplit(".", 1)[-1]) or guess_type(name)[0]
+    media_type = {"js": "text/javascript"}.get(name.rsplit(".", 1)[-1]) or guess_type(name)[0]
 
     async def page(_: Request) -> Response:
-        return Response(content, media_type=kind, headers=HEADERS)
+        return Response(content, media_type=media_type, headers=HEADERS)
 
     return page
 

@@ -177,19 +177,19 @@ class Server:
 
     async def content(self, request: Request) -> bytes:
         """The body of a request. Raises HTTPException if it is too large, or all that are held are."""
-        found = bytearray()
+        body = bytearray()
         too_large = HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
         if int(request.headers.get("content-length", 0)) > LARGEST:
             raise too_large
-        async for part in request.stream():
-            found += part
-            request.state.held += len(part)
-            self._held += len(part)
-            if len(found) > LARGEST:
+        async for chunk in request.stream():
+            body += chunk
+            request.state.held += len(chunk)
+            self._held += len(chunk)
+            if len(body) > LARGEST:
                 raise too_large
             if self._held > HELD:
                 raise HTTPException(503, "the server holds as many files as it may: ask again later")
-        return bytes(found)
+        return bytes(body)
 
     async def failed(self, _: Request, error: Exception) -> Response:
         """An error of ours. The server goes on."""
@@ -211,7 +211,7 @@ class Server:
         try:
             return await future
         finally:
-            group[:] = [one for one in group if not one[1].cancelled()]
+            group[:] = [waiting for waiting in group if not waiting[1].cancelled()]
 
     async def _answered(self, key: tuple, group: Group, answer: Answer) -> None:
         """Answer a group when its turn comes, without those whose clients have left."""
@@ -220,9 +220,9 @@ class Server:
                 del self._waiting[key]
             asked = list(group)
             results = await self._worked(answer, [file for file, _ in asked]) if asked else []
-        for (_, each), result in zip(asked, results, strict=True):
-            if not each.done():
-                each.set_exception(result) if isinstance(result, Exception) else each.set_result(result)
+        for (_, future), result in zip(asked, results, strict=True):
+            if not future.done():
+                future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
 
     async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
         """The results for files, or exceptions. If one file cannot be used, each is tried alone."""
@@ -230,7 +230,7 @@ class Server:
             self._computing = self._worker.submit(answer, some)
             return await asyncio.wrap_future(self._computing)
         except Exception as error:
-            return [error] if len(some) == 1 else [(await self._worked(answer, [one]))[0] for one in some]
+            return [error] if len(some) == 1 else [(await self._worked(answer, [item]))[0] for item in some]
 
     def number_of(self, verb: str, options: dict[str, list[str]]) -> int:
         """The number of the model that is asked. HTTPException says what to ask instead."""
@@ -239,9 +239,11 @@ class Server:
             raise HTTPException(404, f"there is no such model: their numbers are 0 to {len(self.models) - 1}")
         name, model = self.models[number]
         if verb not in verbs(model):
-            able = [f"/{verb}?model={n} ({other})" for n, (other, one) in enumerate(self.models) if verb in verbs(one)]
+            able = [
+                f"/{verb}?model={n} ({other})" for n, (other, model) in enumerate(self.models) if verb in verbs(model)
+            ]
             instead = [*able, *(f"/{other}" for other in verbs(model))][:1]
-            hint = "".join(f": ask {one}" for one in instead)
+            hint = "".join(f": ask {path}" for path in instead)
             raise HTTPException(400, f"{name} does not answer /{verb}{hint}")
         return number
 

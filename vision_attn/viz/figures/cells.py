@@ -22,6 +22,6 @@ def cells(
     rows = nearest(size[1], share.shape[0], extent.y0, extent.y1)
     columns = nearest(size[0], share.shape[1], extent.x0, extent.x1)
     drawn = Image.fromarray(colormaps[COLOURS](share[rows][:, columns].numpy(), bytes=True)[..., :3])
-    page, part = Image.new("RGB", size, NOTHING), pixels_of(seen, *size)
-    page.paste(drawn.crop(part), part[:2])
+    page, inner = Image.new("RGB", size, NOTHING), pixels_of(seen, *size)
+    page.paste(drawn.crop(inner), inner[:2])
     return page

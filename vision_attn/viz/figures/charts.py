@@ -51,18 +51,18 @@ def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> Pap
 
 
 def _small_charts(
-    found: Mapping[str, Mapping[str, Any]], paper: Paper
+    measured: Mapping[str, Mapping[str, Any]], paper: Paper
 ) -> tuple[PaperFigure, list[Axes], int, list[str]]:
     """A figure with an empty chart for each name, titled, in a grid; the charts, the columns, and the names of runs."""
-    runs = list(dict.fromkeys(run for chart in found.values() for run in chart))
-    columns = min(len(found), max(1, round(paper.width / CHART[0])))
-    figure, charts = _charts(paper, ceil(len(found) / columns), columns, runs)
-    for axes in charts[len(found) :]:
+    runs = list(dict.fromkeys(run for chart in measured.values() for run in chart))
+    columns = min(len(measured), max(1, round(paper.width / CHART[0])))
+    figure, charts = _charts(paper, ceil(len(measured) / columns), columns, runs)
+    for axes in charts[len(measured) :]:
         axes.remove()
-    for axes, name in zip(charts, found, strict=False):
+    for axes, name in zip(charts, measured, strict=False):
         _titled(axes, name)
     _head(figure, paper)
-    return figure, charts[: len(found)], columns, runs
+    return figure, charts[: len(measured)], columns, runs
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
@@ -76,21 +76,21 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
         figure, (gains, *others) = _charts(paper, 3 // columns, columns, lines)
         _titled(gains, "gain over a random order")
         for place, name in enumerate(names):
-            one, style = numbers["methods"][name], _style(lines.index(name))
-            ends = one["gain_interval"]
+            method, style = numbers["methods"][name], _style(lines.index(name))
+            ends = method["gain_interval"]
             if ends is not None:
                 gains.plot(ends, (place, place), color=style["color"])
-            gains.plot(one["gain"], place, "o", color=style["color"], markersize=4)
+            gains.plot(method["gain"], place, "o", color=style["color"], markersize=4)
         gains.axvline(0, color=paper.quiet, linewidth=0.8)
         gains.set_yticks(range(len(names)), names)
         gains.margins(y=0.6 / max(1, len(names)))
-        for axes, kind, better in zip(others, ("deletion", "insertion"), ("lower", "higher"), strict=True):
-            _titled(axes, f"{kind} ({better} is better)")
+        for axes, curve, better in zip(others, ("deletion", "insertion"), ("lower", "higher"), strict=True):
+            _titled(axes, f"{curve} ({better} is better)")
             curves = {
-                name: [(100 * n / steps, y) for n, y in enumerate(numbers["curves"][name][kind])] for name in lines
+                name: [(100 * n / steps, y) for n, y in enumerate(numbers["curves"][name][curve])] for name in lines
             }
             _lines(axes, curves, lines)
-            axes.set(xlabel=f"regions {'deleted' if kind == 'deletion' else 'inserted'}, %")
+            axes.set(xlabel=f"regions {'deleted' if curve == 'deletion' else 'inserted'}, %")
             axes.set_ylabel(numbers["score"])
         images = f"{numbers['images']} image{'s' * (numbers['images'] != 1)}"
         _head(figure, paper, f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"]))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vision_attn.viz.canvases import READ, WRITE, Rectangles, check, spread
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Line, Mark, Panel, columns_of, drawn, wrapped
+from vision_attn.viz.figures.layout import FigureLine, FigurePanel, Mark, columns_of, drawn, wrapped
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked
 from vision_attn.viz.glimpses import seen
@@ -31,10 +31,10 @@ STEPS = 8
 def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure:
     """Each image with the path of its glimpses, then what each glimpse saw, with the likeliest class after it. Raises
     UserError if the shapes of a trace do not fit each other."""
-    lines: list[Line] = []
+    lines: list[FigureLine] = []
     for trace in map(checked, traces):
         size = 6.0 if len(traces) == 1 else 4.0
-        path = Panel(as_picture(trace.image), "image", marks=[partial(_path, trace=trace, size=size)])
+        path = FigurePanel(as_picture(trace.image), "image", marks=[partial(_path, trace=trace, size=size)])
         panels = [path, *(_glimpse(trace, step) for step in range(len(trace.locations)))]
         columns = columns_of(len(panels), trace.size[0] / trace.size[1], paper) if len(traces) == 1 else len(panels)
         lines += wrapped(panels, columns, ": ".join(filter(None, (trace.title, trace.verdict))))
@@ -44,9 +44,9 @@ def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure
 def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
     """Two rows for each image: the window of each time step, and below it what was read there, with the most likely
     class after it."""
-    lines: list[Line] = []
+    lines: list[FigureLine] = []
     for trace in traces:
-        value, said = (part.tolist() for part in trace.probabilities.max(dim=1))
+        value, said = (tensor.tolist() for tensor in trace.probabilities.max(dim=1))
         named = partial(_named, names=trace.names)
         answer = f"said {named(said[-1])}, p {value[-1]:.2f}"
         if trace.label is not None:
@@ -54,17 +54,17 @@ def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
         picture = as_picture(trace.image.detach().float().cpu())
         windows, read = [], []
         for step, (box, sigma, patch) in enumerate(zip(trace.boxes, trace.sigma, trace.patches, strict=True)):
-            windows.append(Panel(picture, f"read {step + 1}", marks=[_window(box, sigma, trace.image, READ)]))
+            windows.append(FigurePanel(picture, f"read {step + 1}", marks=[_window(box, sigma, trace.image, READ)]))
             seen_there = as_picture(patch.detach().float().cpu())
-            read.append(Panel(seen_there, note=f"{named(said[step])} {value[step]:.2f}"))
+            read.append(FigurePanel(seen_there, note=f"{named(said[step])} {value[step]:.2f}"))
         title = ": ".join(filter(None, (trace.title, answer)))
-        lines += [Line([Panel(picture, "image"), *windows], title), Line([None, *read])]
+        lines += [FigureLine([FigurePanel(picture, "image"), *windows], title), FigureLine([None, *read])]
     return drawn(lines, paper, foot=READS)
 
 
 def answers_figure(answers: Sequence[tuple[Image.Image, str, str]], paper: Paper) -> PaperFigure:
     """Images of a model that sees each as a whole, with its title and its answer."""
-    panels = [Panel(picture, title, answer) for picture, title, answer in answers]
+    panels = [FigurePanel(picture, title, answer) for picture, title, answer in answers]
     aspect = sum(panel.picture.width / panel.picture.height for panel in panels) / len(panels)
     return drawn(wrapped(panels, columns_of(len(panels), aspect, paper)), paper)
 
@@ -82,28 +82,28 @@ def drawings_figure(
     check(canvases, writes, reads, images)
     steps, lines = spread(canvases.shape[1], STEPS), []
     for row, drawing in enumerate(canvases.detach().float().cpu()):
-        panels = [] if images is None else [Panel(as_picture(images[row].detach().float().cpu()))]
+        panels = [] if images is None else [FigurePanel(as_picture(images[row].detach().float().cpu()))]
         for step in steps:
             marks = [
                 _window(some.boxes[row, step], some.sigma[row, step], drawing[0], colour)
                 for some, colour in ((reads, READ), (writes, WRITE))
                 if some is not None
             ]
-            panels.append(Panel(as_picture(drawing[step]), marks=marks))
-        lines.append(Line([*panels, Panel(as_picture(drawing[-1]))]))
+            panels.append(FigurePanel(as_picture(drawing[step]), marks=marks))
+        lines.append(FigureLine([*panels, FigurePanel(as_picture(drawing[-1]))]))
     heads = ["image"] * (images is not None) + [f"step {step + 1}" for step in steps] + ["drawn"]
     kinds = "Orange: written; blue: read." if writes is not None and reads is not None else ""
     foot = " ".join(filter(None, (WINDOWS, kinds))) if writes is not None or reads is not None else ""
     return drawn(lines, paper, heads=heads, foot=foot)
 
 
-def _glimpse(trace: GlimpseTrace, step: int) -> Panel:
+def _glimpse(trace: GlimpseTrace, step: int) -> FigurePanel:
     """What one glimpse saw."""
     picture = seen(trace, slice(step, step + 1), SHARP)
     if trace.probabilities is None:
-        return Panel(picture, f"{step + 1}")
+        return FigurePanel(picture, f"{step + 1}")
     value, said = trace.probabilities[step].max(0)
-    return Panel(picture, f"{step + 1}", f"{trace.named(int(said))} {value:.2f}")
+    return FigurePanel(picture, f"{step + 1}", f"{trace.named(int(said))} {value:.2f}")
 
 
 def _path(axes: Axes, trace: GlimpseTrace, size: float | int) -> None:

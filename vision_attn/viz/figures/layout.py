@@ -40,7 +40,7 @@ Mark = Callable[[Axes], object]
 """Draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
 
 
-class Panel(NamedTuple):
+class FigurePanel(NamedTuple):
     """A picture of a figure."""
 
     picture: Image.Image
@@ -51,14 +51,14 @@ class Panel(NamedTuple):
     """Changes the picture once it has its size in pixels."""
 
 
-class Line(NamedTuple):
+class FigureLine(NamedTuple):
     """Panels side by side, under a title; None is an empty place."""
 
-    panels: Sequence[Panel | None]
+    panels: Sequence[FigurePanel | None]
     title: str = ""
 
 
-class Bar(NamedTuple):
+class FigureBar(NamedTuple):
     """The colour bar: the weight at full colour, and what the numbers are."""
 
     most: float | int
@@ -73,10 +73,11 @@ def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
     return ceil(number / ceil(number / min(number, fitting)))
 
 
-def wrapped(panels: Sequence[Panel], columns: int, title: str = "") -> list[Line]:
+def wrapped(panels: Sequence[FigurePanel], columns: int, title: str = "") -> list[FigureLine]:
     """Panels in lines of `columns`; the title stands above the first."""
     return [
-        Line(panels[first : first + columns], title if first == 0 else "") for first in range(0, len(panels), columns)
+        FigureLine(panels[first : first + columns], title if first == 0 else "")
+        for first in range(0, len(panels), columns)
     ]
 
 
@@ -85,7 +86,7 @@ def width_of(columns: int, paper: Paper) -> float:
     return (paper.width - 2 * MARGIN - (columns - 1) * GAP) / columns
 
 
-def fitting(rows: Sequence[Sequence[Line]], paper: Paper) -> list[Line]:
+def fitting(rows: Sequence[Sequence[FigureLine]], paper: Paper) -> list[FigureLine]:
     """The lines of the rows, one for each image, that a figure has room for, at least of the first. Says how many."""
     columns = max(len(line.panels) for row in rows for line in row)
     with drawing(paper):
@@ -104,12 +105,12 @@ def fitting(rows: Sequence[Sequence[Line]], paper: Paper) -> list[Line]:
 
 
 def drawn(
-    lines: Sequence[Line],
+    lines: Sequence[FigureLine],
     paper: Paper,
     *,
     title: str = "",
     heads: Sequence[str] = (),
-    bar: Bar | None = None,
+    bar: FigureBar | None = None,
     foot: str = "",
     tallest: float | int = TALLEST,
 ) -> PaperFigure:
@@ -188,7 +189,7 @@ class _Page:
             self.down(size * LINE)
         self.down(0.04 * bool(text))
 
-    def line(self, panels: Sequence[Panel | None], width: float | int, number: int) -> None:
+    def line(self, panels: Sequence[FigurePanel | None], width: float | int, number: int) -> None:
         """Draw panels side by side, and go down."""
         heights = self.heights(panels, width)
         above, tall, _ = heights
@@ -210,7 +211,7 @@ class _Page:
             self.write(panel.note, NOTE, x, width, self.paper.quiet, below=above + tall + 0.03)
         self.down(heights.all)
 
-    def heights(self, panels: Sequence[Panel | None], width: float | int) -> _Heights:
+    def heights(self, panels: Sequence[FigurePanel | None], width: float | int) -> _Heights:
         there = [panel for panel in panels if panel is not None]
         tall = max(self.shape(panel.picture, width)[1] for panel in there)
         above, below = any(panel.title for panel in there), any(panel.note for panel in there)
@@ -222,7 +223,7 @@ class _Page:
         high = min(width / aspect, self.tallest * width)
         return high * aspect, high
 
-    def end(self, told: Bar | None, foot: str) -> None:
+    def end(self, told: FigureBar | None, foot: str) -> None:
         """Write the foot, and draw the colour bar to its right, or below it where there is no room."""
         room = self.paper.width - 2 * MARGIN
         narrow = room < 2 * BAR[0]

@@ -22,7 +22,17 @@ from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, fitting, width_of, wrapped
+from vision_attn.viz.figures.layout import (
+    FigureBar,
+    FigureLine,
+    FigurePanel,
+    Mark,
+    columns_of,
+    drawn,
+    fitting,
+    width_of,
+    wrapped,
+)
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import frames_of, on_strip
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares
@@ -76,15 +86,17 @@ class _Map(NamedTuple):
 def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str = "") -> PaperFigure:
     """The picture, and an overlay for each of its words. origin: what the foot says of the model and the method. Raises
     UserError if the words, maps and log-probabilities of the item differ in number."""
-    found = _maps(item)
-    picture = _photograph(item, "picture" if found else "")
-    most = max((one.most for one in found), default=0.0)
-    panels = [_overlay(item.picture, one, options, most, shown(one.word), one.numbers) for one in found]
+    maps = _maps(item)
+    picture = _photograph(item, "picture" if maps else "")
+    most = max((word_map.most for word_map in maps), default=0.0)
+    panels = [
+        _overlay(item.picture, word_map, options, most, shown(word_map.word), word_map.numbers) for word_map in maps
+    ]
     aspect = item.picture.width / item.picture.height
-    lines = wrapped([picture, *panels], columns_of(len(found) + 1, aspect, paper))
-    bar = _bar(options, most) if found else None
+    lines = wrapped([picture, *panels], columns_of(len(maps) + 1, aspect, paper))
+    bar = _bar(options, most) if maps else None
     title = item.question or joined(item.words)
-    return drawn(lines, paper, title=title, bar=bar, foot=_foot(found, [item], options, origin), tallest=2.0)
+    return drawn(lines, paper, title=title, bar=bar, foot=_foot(maps, [item], options, origin), tallest=2.0)
 
 
 def rows_figure(
@@ -104,15 +116,15 @@ def rows_figure(
     UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
-    found = [[_chosen(item, words) for item in items] for items in rows]
-    kept = [number for number, row in enumerate(found) if any(one for some in row for one in some)]
+    table = [[_chosen(item, words) for item in items] for items in rows]
+    kept = [number for number, row in enumerate(table) if any(word_map for some in row for word_map in some)]
     if not kept:
         raise UserError("nothing to draw: this model has no maps")
     if left := [rows[number][0].title for number in range(len(rows)) if number not in kept]:
         complain(f"left out of the figure, without a map to show: {few(left)}")
-    maps = [one for number in kept for some in found[number] for one in some if one]
+    maps = [word_map for number in kept for some in table[number] for word_map in some if word_map]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
-    counts = [sum(one is not None for some in found[number] for one in some) for number in kept]
+    counts = [sum(word_map is not None for some in table[number] for word_map in some) for number in kept]
     packed = bool(words) and len(labels) == 1 and min(counts) < len(groups)
     room = width_of(1 + 2 * (max(counts) if packed else len(groups)), paper)
     pairs = room >= ROOM if options.maps is None else options.maps
@@ -120,24 +132,24 @@ def rows_figure(
         complain(f"maps by themselves are left out: panels would be {room:.2g} inches wide, less than {ROOM}")
     both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
     heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
-    most = max(one.most for one in maps)
-    lines: list[list[Line]] = []  # of each row
+    most = max(word_map.most for word_map in maps)
+    lines: list[list[FigureLine]] = []  # of each row
     strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
-        panels: list[Panel | None] = [_photograph(rows[number][0])]
-        for item, some in zip(rows[number], found[number], strict=True):
-            for one in some:
-                if one is None:
+        panels: list[FigurePanel | None] = [_photograph(rows[number][0])]
+        for item, some in zip(rows[number], table[number], strict=True):
+            for word_map in some:
+                if word_map is None:
                     panels += [None] * (1 + pairs)
                     continue
-                notes = [*([] if words else [shown(one.word)]), *one.numbers]
-                panels += [_cells(item.picture, one, options, most)] * pairs
-                panels.append(_overlay(item.picture, one, options, most, "", notes))
+                notes = [*([] if words else [shown(word_map.word)]), *word_map.numbers]
+                panels += [_cells(item.picture, word_map, options, most)] * pairs
+                panels.append(_overlay(item.picture, word_map, options, most, "", notes))
         named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
         if strips:
             lines.append(wrapped(named, 1, titles[number]))
         else:
-            lines.append([Line(named if packed else panels, titles[number])])
+            lines.append([FigureLine(named if packed else panels, titles[number])])
     foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin, pairs)
     heads = [] if strips or packed else heads
     return drawn(fitting(lines, paper), paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
@@ -170,15 +182,15 @@ def _common(items: Sequence[PageItem]) -> list[str] | None:
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
     """The maps of an item for these words, None for one that it lacks; without words that of its sharpest content
     word, as pages show at rest."""
-    found = _maps(item)
+    maps = _maps(item)
     if words is None:
-        if not found:
+        if not maps:
             return [None]
-        alpha = torch.stack([one.alpha for one in found])
-        marks = item.content, [True] * len(found)  # of a content word, even where all of their maps are nearly even
+        alpha = torch.stack([word_map.alpha for word_map in maps])
+        marks = item.content, [True] * len(maps)  # of a content word, even where all of their maps are nearly even
         best = (sharpest_word(item.words, alpha, content, uniform=True) for content in marks)
-        return [found[next((place for place in best if place is not None), 0)]]
-    named = {shown(one.word).casefold(): one for one in reversed(found)}
+        return [maps[next((place for place in best if place is not None), 0)]]
+    named = {shown(word_map.word).casefold(): word_map for word_map in reversed(maps)}
     return [named.get(word.casefold()) for word in words]
 
 
@@ -187,7 +199,7 @@ def _maps(item: PageItem) -> list[_Map]:
     check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     if item.alpha is None:
         return []
-    alpha, found = shares(item.alpha), []
+    alpha, maps = shares(item.alpha), []
     flat = even(alpha).tolist()
     for step, word in enumerate(item.words):
         boxes = (item.boxes or {}).get(shown(word), ())
@@ -197,44 +209,48 @@ def _maps(item: PageItem) -> list[_Map]:
             box = Extent(*cell(int(item.regions[step]), alpha.shape[1], alpha.shape[2], within)).within(item.seen)
             marks.append(partial(_boxed, box=box, colour="white"))
         probability = None if item.log_prob is None else math.exp(float(item.log_prob[step]))
-        found.append(
+        maps.append(
             _Map(word, alpha[step].view(-1, *alpha.shape[-2:]), item.extent, item.seen, marks, probability, flat[step])
         )
-    return found
+    return maps
 
 
-def _photograph(item: PageItem, title: str = "") -> Panel:
+def _photograph(item: PageItem, title: str = "") -> FigurePanel:
     """The picture, with the part marked that the model saw."""
 
     def paint(fitted: Image.Image) -> Image.Image:
         return _side_by_side([outlined(frame, item.seen) for frame in frames_of(fitted, item.frames)])
 
-    return Panel(item.picture, title, paint=paint)
+    return FigurePanel(item.picture, title, paint=paint)
 
 
 def _overlay(
-    picture: Image.Image, one: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
-) -> Panel:
+    picture: Image.Image, word_map: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
+) -> FigurePanel:
     """The picture with the map over it."""
-    top = _full(one, options, most)
+    top = _full(word_map, options, most)
 
     def paint(fitted: Image.Image) -> Image.Image:
-        film = frames_of(fitted, len(one.alpha))
-        return _side_by_side(film_overlaid(film, one.alpha, options.overlay, extent=one.extent, seen=one.seen, top=top))
+        film = frames_of(fitted, len(word_map.alpha))
+        return _side_by_side(
+            film_overlaid(film, word_map.alpha, options.overlay, extent=word_map.extent, seen=word_map.seen, top=top)
+        )
 
-    return Panel(picture, title, " · ".join(notes), one.marks, paint)
+    return FigurePanel(picture, title, " · ".join(notes), word_map.marks, paint)
 
 
-def _cells(picture: Image.Image, one: _Map, options: Options, most: float | int) -> Panel:
+def _cells(picture: Image.Image, word_map: _Map, options: Options, most: float | int) -> FigurePanel:
     """The map by itself, cell by cell, where the model saw the picture."""
-    share = one.alpha / _full(one, options, most)
+    share = word_map.alpha / _full(word_map, options, most)
     frames = len(share)
 
     def paint(fitted: Image.Image) -> Image.Image:
         sizes = [frame.size for frame in frames_of(fitted, frames)]
-        return _side_by_side([cells(map_, size, one.extent, one.seen) for map_, size in zip(share, sizes, strict=True)])
+        return _side_by_side(
+            [cells(map_, size, word_map.extent, word_map.seen) for map_, size in zip(share, sizes, strict=True)]
+        )
 
-    return Panel(picture, paint=paint)
+    return FigurePanel(picture, paint=paint)
 
 
 def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
@@ -245,12 +261,12 @@ def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
     return strip
 
 
-def _full(one: _Map, options: Options, most: float | int) -> float:
+def _full(word_map: _Map, options: Options, most: float | int) -> float:
     """The weight at full colour; 1 for a map of zeros."""
-    return (one.most if options.scale == "own" else most) or 1.0
+    return (word_map.most if options.scale == "own" else most) or 1.0
 
 
-def _bar(options: Options, most: float | int, pairs: bool = False) -> Bar | None:
+def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar | None:
     """The colour bar: that of a page, over grey, or of maps by themselves where they stand beside overlays (`pairs`).
     Contours alone have none. Raises UserError for an unknown view or scale."""
     check_view(options.overlay)
@@ -258,7 +274,7 @@ def _bar(options: Options, most: float | int, pairs: bool = False) -> Bar | None
     if options.overlay == "contours" and not pairs:
         return None
     colours = COLOURS if pairs else ListedColormap(np.asarray(ramp(256, 1, options.overlay))[0] / 255)
-    return Bar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
+    return FigureBar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
 
 
 def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
@@ -269,12 +285,12 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, linewidth=line, edgecolor=ink, **options))
 
 
-def _foot(found: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
+def _foot(maps: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
     """The model and the method, the share of an even map where all have as many regions, and what outlines are."""
     told = [origin] if origin else []
-    if not found:
+    if not maps:
         return "".join(told)
-    sizes = {one.alpha.numel() for one in found}
+    sizes = {word_map.alpha.numel() for word_map in maps}
     told.append("max: the largest share of the weight in a region")
     if len(sizes) == 1:
         told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"

@@ -25,7 +25,7 @@ darkened elsewhere. contours: lines around the smallest regions that hold `SHARE
 each cell by itself."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
-"""The default: see docs/results.md."""
+"""The default: see docs/results_runs.md."""
 RAMP = ("#0d0887", "#4c02a1", "#7e03a8", "#aa2395", "#cc4778", "#e66c5c", "#f89540", "#fdc527", "#f0f921")
 """Evenly spaced colours from weight 0 to the largest: matplotlib's plasma."""
 OPACITY = 0.75
@@ -74,24 +74,24 @@ def film_overlaid(
     top = max(float(alpha.max()) if top is None else float(top), torch.finfo(alpha.dtype).tiny)
     parts = [pixels_of(seen, *frame.size) for frame in frames]
     within = extent.seen_from(seen) if seen != WHOLE else extent
-    drawn = [frame.crop(part) for frame, part in zip(frames, parts, strict=True)]
+    drawn = [frame.crop(corners) for frame, corners in zip(frames, parts, strict=True)]
     drawn = DRAW[view](drawn, alpha, within, top)
     if seen == WHOLE:
         return drawn
-    return [_in_place(frame, one, part) for frame, one, part in zip(frames, drawn, parts, strict=True)]
+    return [_in_place(frame, seen, corners) for frame, seen, corners in zip(frames, drawn, parts, strict=True)]
 
 
-def pixels_of(part: Extent, width: int, height: int) -> tuple[int, int, int, int]:
+def pixels_of(extent: Extent, width: int, height: int) -> tuple[int, int, int, int]:
     """The box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
-    left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (part.x0, part.x1))
-    top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (part.y0, part.y1))
+    left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (extent.x0, extent.x1))
+    top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (extent.y0, extent.y1))
     return min(left, width - 1), min(top, height - 1), max(right, left + 1), max(bottom, top + 1)
 
 
 def outlined(picture: Image.Image, seen: Extent) -> Image.Image:
     """A copy of a picture on which the part that the model saw is marked: darker around it, with an outline."""
-    part = pixels_of(seen, *picture.size)
-    return picture if seen == WHOLE else _in_place(picture, picture.crop(part), part)
+    corners = pixels_of(seen, *picture.size)
+    return picture if seen == WHOLE else _in_place(picture, picture.crop(corners), corners)
 
 
 def ramp(width: int, height: int, view: View = VIEW) -> Image.Image:
@@ -105,18 +105,18 @@ def ramp(width: int, height: int, view: View = VIEW) -> Image.Image:
 def _light(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     veil = VEIL if alpha[0].numel() > 1 else 0.0  # a whole frame needs none to be told apart
     lit = interpolated(alpha, frames[0].height, frames[0].width, extent) / top
-    return [glowing(frame, one, veil) for frame, one in zip(frames, lit, strict=True)]
+    return [glowing(frame, light, veil) for frame, light in zip(frames, lit, strict=True)]
 
 
 def _color(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     values = interpolated(alpha, frames[0].height, frames[0].width, extent) / top
-    return [_coloured(frame, one) for frame, one in zip(frames, values, strict=True)]
+    return [_coloured(frame, weights) for frame, weights in zip(frames, values, strict=True)]
 
 
 def _cells(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     rows = nearest(frames[0].height, alpha.shape[1], extent.y0, extent.y1)
     columns = nearest(frames[0].width, alpha.shape[2], extent.x0, extent.x1)
-    return [_coloured(frame, one[rows][:, columns] / top) for frame, one in zip(frames, alpha, strict=True)]
+    return [_coloured(frame, weights[rows][:, columns] / top) for frame, weights in zip(frames, alpha, strict=True)]
 
 
 def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
@@ -128,7 +128,7 @@ def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: flo
     for level, line in zip(levels(values), (thick, thick / 2), strict=True):
         # Values that differ by rounding alone have no line between them.
         inside = (values >= level * (1 - 1e-4)) & (values > 0)
-        frames = [_lined(frame, one, line, fine) for frame, one in zip(frames, inside, strict=True)]
+        frames = [_lined(frame, mask, line, fine) for frame, mask in zip(frames, inside, strict=True)]
     return frames
 
 
@@ -163,11 +163,11 @@ def _largest(values: Float[Tensor, "1 1 Y X"], reach: int) -> Float[Tensor, "1 1
     return F.max_pool2d(across, (2 * reach + 1, 1), 1, (reach, 0))
 
 
-def _in_place(picture: Image.Image, seen: Image.Image, part: tuple[int, int, int, int]) -> Image.Image:
+def _in_place(picture: Image.Image, seen: Image.Image, corners: tuple[int, int, int, int]) -> Image.Image:
     whole = picture.point(lambda level: round(OUTSIDE * level))
-    whole.paste(seen, part[:2])
+    whole.paste(seen, corners[:2])
     draw = ImageDraw.Draw(whole)
-    left, top, right, bottom = part
+    left, top, right, bottom = corners
     draw.rectangle((left, top, right - 1, bottom - 1), outline="black", width=2)
     draw.rectangle((left, top, right - 1, bottom - 1), outline="white")
     return whole
