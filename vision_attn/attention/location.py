@@ -107,7 +107,7 @@ class ContentLocation(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
+        """Return k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
         if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
             raise UserError(
                 f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
@@ -241,7 +241,7 @@ class Coverage(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b."""
+        """Return k_i = W_a a_i + b."""
         return self.key(regions)
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:

@@ -55,9 +55,9 @@ class Turn:
 
 
 LOADING = Turn()
-"""Held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
+"""The lock held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
 DRAWING = Turn()
-"""Held while a model samples, or a seed is set: torch has one default generator for all threads."""
+"""The lock held while a model samples, or a seed is set: torch has one default generator for all threads."""
 
 
 @contextmanager
