@@ -165,8 +165,8 @@ class DRAM(Captioner):
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
     def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
-        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`. given: locations to use instead of
-        the policy's, where they are not NaN."""
+        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`. given: locations to use instead
+        of the policy's, where they are not NaN."""
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
         location_states, samples, locations, hidden = [], [], [], []
