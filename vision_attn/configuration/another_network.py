@@ -37,7 +37,7 @@ def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[s
     if settings.get("name") == names[-1]:
         say(_told(names[-1], encoder, given, {}) + "; the config has this network already, and its settings stay")
         return content, options
-    from vision_attn.encoders.choosing import suited
+    from vision_attn.encoders.network_settings import suited
 
     suitable = suited(names[-1])
     module, _, class_name = suitable["class_path"].rpartition(".")

@@ -67,7 +67,7 @@ class Measured(NamedTuple):
     """The share of the map in boxes or masks, in the same order."""
     control: list[float] | None = None
     """How often a word of a caption becomes likelier when the model is steered to its place, and to a random place; see
-    `tasks.controlled`. None for a model that cannot be steered."""
+    `tasks.word_control`. None for a model that cannot be steered."""
 
 
 class FirstAnswer(NamedTuple):

@@ -25,9 +25,9 @@ from vision_attn.metrics.information import MapInformation
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Static
-from vision_attn.tasks.described import Describing
-from vision_attn.tasks.evaluated import PredictedCaptions, evaluated
-from vision_attn.tasks.terms import Terms
+from vision_attn.tasks.caption_metrics import PredictedCaptions, evaluated
+from vision_attn.tasks.describing import Describing
+from vision_attn.tasks.loss_terms import Terms
 
 
 class Captioning(Describing):

@@ -28,8 +28,8 @@ from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Poin
 from vision_attn.metrics.function_words import CaptionLanguage, content_marks, function_words_of
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Task
-from vision_attn.tasks.evaluated import PredictedCaptions, evaluated
-from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.tasks.caption_metrics import PredictedCaptions, evaluated
+from vision_attn.tasks.caption_pages import figure_of, write_pages
 from vision_attn.viz.figures.paper import Paper
 
 log = logging.getLogger(__name__)

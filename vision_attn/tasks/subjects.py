@@ -21,8 +21,8 @@ from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.controlled import WordControl
 from vision_attn.tasks.pretrained import PretrainedCaptioning
+from vision_attn.tasks.word_control import WordControl
 
 GRADIENTS = ("grad-cam", "layer-cam", *EXTRA, "score-cam")
 SIDE = 224

@@ -22,7 +22,7 @@ from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
-from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.tasks.caption_pages import figure_of, write_pages
 from vision_attn.tasks.steering import Wanted
 from vision_attn.viz.figures.paper import Paper
 
