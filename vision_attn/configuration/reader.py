@@ -108,7 +108,10 @@ class ConfigReader:
         self, value: Any, annotation: Any, key: str, options: Sequence[Option] = (), *,
         default: Any = MISSING, trusted: bool = False,
     ) -> Any:  # fmt: skip
-        """Read one value, by the table above. options: set the value, or values below it."""
+        """Read one value, by the table above.
+
+        options: set the value, or values below it.
+        """
         types_, before = types_of(annotation), value
         below = [option for option in options if option.path]
         if len(below) < len(options):

@@ -102,7 +102,10 @@ class Backbone(Encoder):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
     def _after_start(self, shape: torch.Size) -> nn.Module:
-        """Return the layers after the node that `trainable` names. shape: that of the node's output for one image."""
+        """Return the layers after the node that `trainable` names.
+
+        shape: that of the node's output for one image.
+        """
         from vision_attn.encoders import networks
 
         if len(shape) != 4:

@@ -120,7 +120,10 @@ class DRAM(Captioner):
     def glimpses(
         self, regions: Float[Tensor, "B L D"], num_words: int, given: Float[Tensor, "B T 2"] | None = None
     ) -> WordGlimpses:
-        """Return the glimpses for `num_words` words. given: locations to use instead; NaN where the policy chooses."""
+        """Return the glimpses for `num_words` words.
+
+        given: locations to use instead; NaN where the policy chooses.
+        """
         images, state = self.start(regions, 1)
         pyramid = self.ram.retina.pyramid(images)
         places = None if given is None else of_words(given, num_words, self.num_glimpses)
@@ -165,8 +168,10 @@ class DRAM(Captioner):
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
     def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
-        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`. given: locations to use instead
-        of the policy's, where they are not NaN."""
+        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`.
+
+        given: locations to use instead of the policy's, where they are not NaN.
+        """
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
         location_states, samples, locations, hidden = [], [], [], []

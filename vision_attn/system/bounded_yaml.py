@@ -31,7 +31,10 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, where: Path | str) -> Any:
-    """Parse a text as `read_yaml` does. where: the source of the text in messages."""
+    """Parse a text as `read_yaml` does.
+
+    where: the source of the text in messages.
+    """
     try:
         loader = _Loader(text)
         try:

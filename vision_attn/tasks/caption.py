@@ -250,7 +250,10 @@ class Captioning(Describing):
         )
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
-        """Return the evaluators that every evaluation has. full: with all metrics, also those that take long."""
+        """Return the evaluators that every evaluation has.
+
+        full: with all metrics, also those that take long.
+        """
         names, words = None if full else self.validate_with, self.vocabulary.kind
         scores = CaptionScores(names, words.scored, self.unit, language=self.language)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]

@@ -106,14 +106,19 @@ class Describing(Task):
         return self._described(self._decode(regions, decoding, 1, "best", steering), regions, placed=False)
 
     def steering(self, wanted: Wanted, seen: Sequence[Extent]) -> Steering | None:
-        """Return the maps with which to steer; None if no map is replaced. seen: the part of each photograph that the
-        encoder sees."""
+        """Return the maps with which to steer; None if no map is replaced.
+
+        seen: the part of each photograph that the encoder sees.
+        """
         return wanted.steering(self.encoder.layout, self.encoder.extent(), seen)
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path, **options: Any) -> list[Path]:
         """Write a sheet for each image and one page of all, with the map of each word. Hard attention is drawn with its
-        most likely region. options: `overlay` and `scale`, see `viz.attention.attention_sheet`."""
+        most likely region.
+
+        options: `overlay` and `scale`, see `viz.attention.attention_sheet`.
+        """
         return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **options)
 
     @torch.no_grad()
@@ -214,8 +219,10 @@ def described(
 
 
 def complete(captions: Sequence[DecodedCaption], *, different: bool) -> list[DecodedCaption]:
-    """Return the captions of an image that the search found, at least one. different: without captions that equal an
-    earlier one."""
+    """Return the captions of an image that the search found, at least one.
+
+    different: without captions that equal an earlier one.
+    """
     decoded = [caption for caption in captions if caption.score is not None] or [captions[0]]
     if not different:
         return decoded

@@ -38,7 +38,10 @@ class Terms(nn.ModuleDict):
         return {name: float(value) for scalars in measured for name, value in scalars.items()}
 
     def restart(self, model: Captioner, before: Mapping[str, Any]) -> None:
-        """Restart the criteria that the previous task did not have. before: the config of that task."""
+        """Restart the criteria that the previous task did not have.
+
+        before: the config of that task.
+        """
         criteria = (before.get("init_args") or {}).get("criteria") or {}
         had = {
             description if isinstance(description, str) else description["class_path"]

@@ -233,13 +233,18 @@ class PretrainedCaptioning(Task):
     """How maps are made, in words."""
 
     def show(self, batch: CaptionBatch, folder: Path, **options: Any) -> list[Path]:
-        """Write a sheet for each image and one page of all. options: as for `Describing.show`."""
+        """Write a sheet for each image and one page of all.
+
+        options: as for `Describing.show`.
+        """
         described = self.describe(list(_pictures(batch.images)))
         return write_pages(batch, described, self, folder, self.way, **options)
 
     def figure(self, batch: CaptionBatch, paper: Paper, **options: Any) -> Any:
-        """Draw a row for each image: the map and the overlay of the word whose map is sharpest. options: as for
-        `show`."""
+        """Draw a row for each image: the map and the overlay of the word whose map is sharpest.
+
+        options: as for `show`.
+        """
         return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper, self.way, **options)
 
 

@@ -143,8 +143,10 @@ class Transcription(Captioning):
         glimpses: bool = True,
         locations: Float[Tensor, "1 T 2"] | None = None,
     ) -> Strip:
-        """Return a line, in the form of `data.lines.read_line`, with its transcript. glimpses, locations: as for
-        `transcribed`."""
+        """Return a line, in the form of `data.lines.read_line`, with its transcript.
+
+        glimpses, locations: as for `transcribed`.
+        """
         images = padded_strips([ink], multiple=COLUMN)
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
         return Strip(title, picture, self.transcribed(images, type(self.model).__name__, glimpses, locations))
