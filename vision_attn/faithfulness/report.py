@@ -49,7 +49,7 @@ def record(measurement: Measurement) -> dict[str, Any]:
         `seconds` for a map, of which half took less.
     control: of a captioner that can be steered the `share` of pairs of words in which one is at least twice as likely
         where the other was said, under a map on its place, with its `interval`, and the same of `random` places
-        (`tasks.controlled`); None of other models. It is of the attention itself, so that method has it too.
+        (`tasks.word_control`); None of other models. It is of the attention itself, so that method has it too.
     random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
         found; pointing of a uniform map.
     agreement: the mean rank correlation of each two methods. curves: means over all answers.
