@@ -26,7 +26,7 @@ SHARES = ("pointing", "mass", "control")
 """The numbers that lie between 0 and 1."""
 
 
-def record(measurement: Measurement) -> dict[str, Any]:
+def all_numbers(measurement: Measurement) -> dict[str, Any]:
     """Return all numbers of a measurement as JSON.
 
     Intervals are of 95%, over images, and None for fewer than `metrics.intervals.FEWEST` images; each is by itself, not
@@ -132,7 +132,7 @@ def estimate(values: list[list[list[float]]]) -> Jackknife:
 
 
 def controlled(values: list[list[list[float]]]) -> dict[str, Any] | None:
-    """Return the shares that `record` calls `control`, from one value for each image and answer; None without any."""
+    """Return the shares that `all_numbers` calls `control`, from one value for each image and answer; None without any."""
     if not any(values):
         return None
     estimated = estimate(values)
