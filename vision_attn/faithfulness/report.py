@@ -52,7 +52,7 @@ def all_numbers(measurement: Measurement) -> dict[str, Any]:
         (`tasks.controlled`); None of other models. It is of the attention itself, so that method has it too.
     random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
         found; pointing of a uniform map.
-    agreement: the mean rank correlation of each two methods. curves: means over all answers.
+    agreement: the mean rank correlation of each pair of methods. curves: means over all answers.
     each: of each image its answers (`measurement.Measured`), with a number for each method in their order, and last for
         a random order or a uniform map.
     """
@@ -132,7 +132,8 @@ def estimate(values: list[list[list[float]]]) -> Jackknife:
 
 
 def controlled(values: list[list[list[float]]]) -> dict[str, Any] | None:
-    """Return the shares that `all_numbers` calls `control`, from one value for each image and answer; None without any."""
+    """Return the shares that `all_numbers` calls `control`, from a value for each image and answer; None without
+    any."""
     if not any(values):
         return None
     estimated = estimate(values)
