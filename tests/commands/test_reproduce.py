@@ -19,6 +19,7 @@ FEW = ["--data.stories=12", "--data.test_stories=6", "--run.epochs=2", "--show=1
 """Stories of which nothing can be learned."""
 
 
+@pytest.mark.slow
 def test_all_rows_run_in_one_process(tmp_path, capsys):
     """Tiny models on made-up data: every row is trained, measured, and stands on the page and in the table."""
     assert main(["reproduce", "--quick", "--show=0", f"--out={tmp_path}"]) == 0
