@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images
 from vision_attn.configuration.config import Config, build, read
-from vision_attn.configuration.parts import Part, parts_of
+from vision_attn.configuration.parts import PartConfig, parts_of
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.data.stories.question import QuestionBatch
@@ -140,7 +140,7 @@ def resolved(case: str) -> Config:
     return found
 
 
-def _shrink(part: Part) -> None:
+def _shrink(part: PartConfig) -> None:
     """Make the numbers in the arguments of a part small."""
     name, arguments = part.constructor.__name__, part.arguments
     if name in ("Backbone", "VGG", "Patches") and not arguments["trainable"]:

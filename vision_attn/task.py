@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import forked
 from vision_attn.system.splits import PURPOSES, SPLITS
-from vision_attn.system.turns import forked
 
 
 def counted(sizes: Mapping[str, int]) -> str:
@@ -101,7 +101,8 @@ class Source:
         return True
 
     def __len__(self) -> int:
-        """The number of batches in one epoch, each of the size of an optimiser step. The same in every process."""
+        """Return the number of batches in one epoch, each of the size of an optimiser step. The same in every
+        process."""
         raise NotImplementedError
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:

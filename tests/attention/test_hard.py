@@ -56,7 +56,7 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
 def test_a_sharp_map_is_seen_alike_in_every_mode(mode, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
     regions = torch.randn(B, L, D)
-    seen, found, region, _ = prepared(kind(at_test=argmax)).eval()(alpha.log(), regions)
+    seen, found, region, _ = prepared(kind(at_test=mode)).eval()(alpha.log(), regions)
     torch.testing.assert_close(seen, alpha @ regions)
     torch.testing.assert_close(found, alpha)
     assert (region is None) == (mode == "expectation")

@@ -10,7 +10,7 @@ import yaml
 from safetensors.torch import save_file
 from torchvision.models import mobilenet_v2, vgg16, vgg19
 
-from vision_attn.encoders import choosing, networks
+from vision_attn.encoders import network_settings, networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
 from vision_attn.engine.optimizers import with_fused_kernels
@@ -181,7 +181,7 @@ def test_no_line_tells_of_the_normalisation_of_our_own_configs():
         encoder = yaml.safe_load(path.read_text())["task"]["init_args"]["encoder"]["init_args"]
         if "mean" in encoder:
             pair = (torch.tensor(encoder[key]) for key in ("mean", "std"))
-            assert [*choosing.unusual_normalisation(encoder["name"], Path(encoder["weights"]), *pair)] == []
+            assert [*network_settings.unusual_normalisation(encoder["name"], Path(encoder["weights"]), *pair)] == []
 
 
 def test_unknown_nodes_and_names():

@@ -23,7 +23,7 @@ from vision_attn.explain.map_placement import in_place, marked_pictures
 from vision_attn.explain.recorded_answers import recorded
 from vision_attn.explain.tokens import PatchGrid, known_grid
 from vision_attn.system.errors import UserError
-from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
+from vision_attn.tasks.pretrained import PretrainedCaptioning, PretrainedSettings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "look.md"
 QUICK = [name for name, kind in KINDS.items() if kind.quick]
@@ -98,7 +98,7 @@ def test_latents_have_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     model = open_model(saved(tmp_path / "model", idefics2))
     model.module.generation_config.suppress_tokens = [0, 1, 2, 3, 4]
     pictures = [Image.effect_noise(size, 60).convert("RGB") for size in ((40, 40), (80, 20), (20, 80))]
-    described = PretrainedCaptioning(model, Settings(max_words=3)).describe(pictures)
+    described = PretrainedCaptioning(model, PretrainedSettings(max_words=3)).describe(pictures)
     assert all(one.words and one.alpha is None for one in described)
     assert caplog.text.count("captions have no maps: the tokens of the image") == 1
     with pytest.raises(UserError, match="do not change where the image does .latents of a resampler"):

@@ -16,7 +16,7 @@ from vision_attn.contracts import END, WHOLE, AttentionMap, Captioner, DecodedCa
 from vision_attn.decode import beam_search
 from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.control import Case, Control, _map, cases_of, objects_of
-from vision_attn.tasks.controlled import Controlled, WordControl, shares
+from vision_attn.tasks.word_control import Controlled, WordControl, shares
 
 COLORS = ("red", "green", "blue", "white")
 WORDS = ("", "END", *COLORS, "and")

@@ -61,7 +61,7 @@ class Filterbank(nn.Module):
         self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
     def window(self, state: Float[Tensor, "B R H"], before: Window | None = None) -> Window:
-        """The window that a state asks for (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
+        """Return the window that a state sets (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
 
         (g~_X, g~_Y, log sigma^2, log delta~, log gamma) is a linear map of the state (eq. 21); then
         g_X = (X + 1) / 2 (g~_X + 1) (eq. 22), g_Y = (Y + 1) / 2 (g~_Y + 1) (eq. 23) and

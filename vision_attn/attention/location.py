@@ -107,7 +107,7 @@ class ContentLocation(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
+        """Return k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
         if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
             raise UserError(
                 f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
@@ -121,7 +121,10 @@ class ContentLocation(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """Compute the scores of one word. carry: alpha_{t-1}."""
+        """Compute the scores of one word.
+
+        carry: alpha_{t-1}.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
@@ -177,7 +180,10 @@ class GaussianMixture(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Float[Tensor, "B R K"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R K"]]:
-        """Return log phi and kappa_t. carry: kappa_{t-1}."""
+        """Return log phi and kappa_t.
+
+        carry: kappa_{t-1}.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
         alpha, beta, kappa = at_least_float32(self.query(query)).chunk(3, dim=-1)
@@ -241,7 +247,7 @@ class Coverage(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b."""
+        """Return k_i = W_a a_i + b."""
         return self.key(regions)
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
@@ -251,7 +257,10 @@ class Coverage(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """Compute the scores of one word. carry: c_t."""
+        """Compute the scores of one word.
+
+        carry: c_t.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         covered = self.start(keys, query.shape[1]) if carry is None else carry

@@ -44,7 +44,10 @@ class MultiHead(nn.Module):
         return projected[0], projected[-1]
 
     def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
-        """Compute self-attention of x, without its weights. visible: (N, S, S), whether a word sees another."""
+        """Compute self-attention of x, without its weights.
+
+        visible: (N, S, S), whether a word sees another.
+        """
         return self(x, *self.remember(x), visible)[0]
 
     def forward(

@@ -34,7 +34,7 @@ class Score(nn.Module):
         raise UserError(f"{type(self).__name__} must override project(regions)")
 
     def start(self, keys: Tensor, rows: int) -> Nested:
-        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
+        """Return the initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
 
         The carry is part of the captioner's state, so beam search reorders it.
         """

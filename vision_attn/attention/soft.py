@@ -52,7 +52,7 @@ class Attention(nn.Module):
         return None
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Nested:
-        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for an attention that remembers nothing.
+        """Return the initial `carry` of `rows` rows: tensors (B, R, ...), or None if the attention remembers nothing.
 
         The carry is part of the captioner's state, so beam search reorders it.
         """

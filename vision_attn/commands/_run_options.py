@@ -188,9 +188,11 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
         model = open_model(folder, **options)
     except UnknownKey as error:  # of an option
         if is_pretrained(folder):
-            from vision_attn.tasks.pretrained import Settings
+            from vision_attn.tasks.pretrained import PretrainedSettings
 
-            raise UserError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
+            raise UserError(
+                meant(error, {"task": vars(PretrainedSettings()), "data": {}}, options=vars(arguments))
+            ) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below: dict[str, Any] = {key: content[key] for key in ("task", "data") if key in content}
         raise UserError(meant(error, below, options=vars(arguments))) from error

@@ -43,7 +43,7 @@ def networks_known() -> list[str]:
 def described(name: str) -> list[str]:
     """Describe the network `name`: the encoder that a config gets, and the last node of each shape of its maps."""
     from vision_attn.encoders import networks
-    from vision_attn.encoders.choosing import BACKBONE, suited
+    from vision_attn.encoders.network_settings import BACKBONE, suited
 
     config = suited(name)
     class_name, settings = config["class_path"].rpartition(".")[2], config["init_args"]

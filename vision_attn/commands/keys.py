@@ -116,9 +116,9 @@ def descriptions(constructor: Any) -> dict[str, str]:
 
 def with_choices(text: str, annotation: Any) -> str:
     """Add the values that a parameter may have to its description, if these are few and not all mentioned."""
-    from vision_attn.configuration.annotations import kinds_of
+    from vision_attn.configuration.annotations import types_of
 
-    literals = [annotated for annotated in kinds_of(annotation) if get_origin(annotated) is Literal]
+    literals = [annotated for annotated in types_of(annotation) if get_origin(annotated) is Literal]
     values = dict.fromkeys(str(value) for literal in literals for value in get_args(literal))
     return text if all(value in text for value in values) else f"{text} ({' or '.join(values)})".strip()
 

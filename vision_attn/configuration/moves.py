@@ -62,7 +62,8 @@ _told: set[str] = set()
 def moved(config: Any, *, where: Any = None, names: Mapping[str, str] = NOTHING) -> Any:
     """Return a config, or a part of it, with today's names; a current one is unchanged.
 
-    where: the file, which a line names together with each name that moved; None: no line. names: of the keys.
+    where: the file, which a line names together with each name that moved; None: no line.
+    names: the table for the keys of `config`.
     """
     if isinstance(config, str):
         return moved_path(config, where=where)

@@ -73,9 +73,9 @@ class WordGlimpses(NamedTuple):
     locations: Float[Tensor, "B T 2"]
     """(x, y) in [-1, 1]."""
     view: Glimpses
-    """What they see."""
+    """The patches that the glimpses see."""
     log_prob: Float[Tensor, "B T V"]
-    """Of each word, in nats, if it had to be said after this glimpse."""
+    """log p of each word after each glimpse, in nats, as if the word were predicted then."""
 
 
 class Captioner(nn.Module):
@@ -136,12 +136,12 @@ class Captioner(nn.Module):
         return None
 
     def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> WordGlimpses | None:
-        """Return the T glimpses for `num_words` words; None for a model that takes none."""
+        """Return the T glimpses for `num_words` words; None for a model that takes no glimpses."""
         return None
 
     def guided(self, locations: Float[Tensor, "B T 2"]) -> "Captioner":
-        """Return a captioner with the same parameters whose first T glimpses of each image are at `locations`, (x, y)
-        in [-1, 1], and the model's own where they are NaN. Called where there are `num_glimpses`."""
+        """Return a captioner with the same parameters that takes its first T glimpses of each image at `locations`,
+        (x, y) in [-1, 1]; NaN leaves a glimpse to the model. Called for a model with `num_glimpses`."""
         raise NotImplementedError
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:

@@ -37,11 +37,11 @@ class Reads(NamedTuple):
     """The patches that a filterbank read, and where, for pictures."""
 
     patches: Float[Tensor, "B T C N N"]
-    """At intensity 1."""
+    """The patches at intensity 1."""
     boxes: Float[Tensor, "B T 4"]
     """(x0, y0, x1, y1) in [-1, 1]."""
     sigma: Float[Tensor, "B T"]
-    """In pixels."""
+    """The standard deviation of the filters, in pixels."""
 
 
 class Classifier(nn.Module):

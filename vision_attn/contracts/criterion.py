@@ -67,14 +67,14 @@ class Criterion(nn.Module):
     def sample(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> tuple[Tensor, ...]:
-        """The first half of `explore`: sample captions without a gradient. Returns what `learn` needs of them."""
+        """Perform the first half of `explore`: sample captions without a gradient. Returns the input of `learn`."""
         raise NotImplementedError
 
     def learn(
         self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
     ) -> dict[str, Tensor]:
-        """The second half of `explore`, which a CUDA graph can capture: compute the scalars from what `sample`
-        returned."""
+        """Perform the second half of `explore`, which a CUDA graph can capture: compute the scalars from the output of
+        `sample`."""
         raise NotImplementedError
 
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:

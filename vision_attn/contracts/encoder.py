@@ -42,7 +42,7 @@ class Encoder(nn.Module):
     fit: Fit = "centre"
     """The part of a photograph that it sees. Pictures show the same part, in its own aspect ratio."""
     precision: Precision = "fp32"
-    """With "bf16" it computes in bfloat16 in any run."""
+    """The precision in which it computes; see `Precision`."""
     convolutional: bool = False
     """Whether regions are the cells of a convolutional network, so that `extent` must measure where they look."""
 
@@ -89,7 +89,8 @@ class Encoder(nn.Module):
         """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""
 
     def identity(self) -> dict[str, str | int]:
-        """The key of a cache of annotation vectors: encoders with different outputs must return different values."""
+        """Return the key of a cache of annotation vectors. Encoders with different outputs must return different
+        keys."""
         raise NotImplementedError
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:

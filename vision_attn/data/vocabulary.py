@@ -11,7 +11,7 @@ from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces,
 from vision_attn.metrics.function_words import FUNCTION_WORDS
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
-from vision_attn.system.written import joined
+from vision_attn.system.word_spacing import joined
 from vision_attn.task import Source
 
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
@@ -119,7 +119,7 @@ class Vocabulary:
         return [*ids, END] if len(ids) <= max_length else ids[:max_length]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join the words of `ids` up to the first END: see `system.written`."""
+        """Join the words of `ids` up to the first END: see `system.word_spacing`."""
         words = []
         for index in ids:
             if index == END:

@@ -2,7 +2,7 @@
 segmenter, or into byte-pair pieces.
 
 Every kind but `raw` splits the same text: in Unicode's compatibility form (NFKC), without punctuation, and in lower
-case but for `cased`; accents are kept. `system.written.joined` makes a caption of the words again.
+case but for `cased`; accents are kept. `system.word_spacing.joined` makes a caption of the words again.
 """
 
 import json
@@ -22,7 +22,7 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import SPACELESS, START
+from vision_attn.system.word_spacing import SPACELESS, START
 
 Kind = Literal["spaces", "cased", "raw", "characters", "jieba", "fugashi", "pieces"]
 SPECIALS = ["<pad>", "<end>", "<unk>"]

@@ -30,13 +30,14 @@ def beam_search(
 
     A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code.
     Captions that have not ended at the limit are returned without END. Rows are sorted by
-    log p / length ** length_power. rules: arguments of `Rules`.
+    log p / length ** length_power.
 
     groups: the beams are divided into this number of groups of the same size, which are extended one after the other
         (diverse beam search, Vijayakumar et al. 2018, algorithm 1). Returns the best caption of each group. The first
         group is a beam search of its own.
     diversity: the strength lambda of their Hamming diversity: at each time step, a word that was chosen n times by
         earlier groups counts as less likely by n * diversity, in nats. `log_prob` and `score` do not include that.
+    rules: arguments of `Rules`.
     """
     if beams < 1:
         raise UserError(f"beams is {beams}, but must be at least 1")

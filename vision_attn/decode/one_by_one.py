@@ -17,7 +17,10 @@ from vision_attn.system.errors import UserError
 
 
 def greedy(captioner: Captioner, regions: Float[Tensor, "B L D"], **rules: Any) -> Decoded:
-    """Decode the most likely word at each time step. rules: arguments of `Rules`."""
+    """Decode the most likely word at each time step.
+
+    rules: arguments of `Rules`.
+    """
     return decoded(captioner, regions, 1, Rules(captioner, regions.device, **rules), LikeliestWord())
 
 
@@ -32,7 +35,10 @@ def sample(
     **rules: Any,
 ) -> Decoded:
     """Sample `rows` captions of each image, word by word, from the smallest set of words with `top_p` of the
-    probability (Holtzman et al. 2020), after the logits are divided by `temperature`. rules: arguments of `Rules`."""
+    probability (Holtzman et al. 2020), after the logits are divided by `temperature`.
+
+    rules: arguments of `Rules`.
+    """
     check_range("decoding", 1e-3, 1e3, temperature=temperature)
     if not 0 < top_p <= 1:
         raise UserError(f"top_p is {top_p}, but must be above 0 and at most 1")

@@ -126,7 +126,8 @@ class Graphs:
         self.seen: set[tuple] = set()
         self.refused = self.growing = False
         self.lock = Lock()
-        """Held during a search, since buffers serve one at a time. Another thread's search runs eagerly meanwhile."""
+        """A lock held during a search, since buffers serve one search at a time. Meanwhile, searches of other threads
+        run eagerly."""
 
     def find(
         self, captioner: Captioner, memory: Nested, state: Nested, rules: Rules, selector: Selector

@@ -18,7 +18,7 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import few, plural, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
-from vision_attn.system.turns import forked
+from vision_attn.system.locks import forked
 
 HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -102,7 +102,10 @@ class Backbone(Encoder):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
     def _after_start(self, shape: torch.Size) -> nn.Module:
-        """Return the layers after the node that `trainable` names. shape: that of the node's output for one image."""
+        """Return the layers after the node that `trainable` names.
+
+        shape: that of the node's output for one image.
+        """
         from vision_attn.encoders import networks
 
         if len(shape) != 4:
@@ -135,7 +138,7 @@ class Backbone(Encoder):
         last node that the file covers, or the network whose file it seems to be."""
         if self.weights is None:
             return
-        from vision_attn.encoders import choosing, networks
+        from vision_attn.encoders import network_settings, networks
 
         path = None
         if self.weights in networks.offers(self.name):
@@ -146,8 +149,8 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except UserError as error:
-                raise UserError(f"{error}. {choosing.other_weights(self.name)}") from None
-            for line in choosing.unusual_normalisation(self.name, path, self.mean, self.std):
+                raise UserError(f"{error}. {network_settings.other_weights(self.name)}") from None
+            for line in network_settings.unusual_normalisation(self.name, path, self.mean, self.std):
                 say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
@@ -156,11 +159,11 @@ class Backbone(Encoder):
 
     def _instead(self, path: Path, missing: Sequence[str]) -> str:
         """Say what to do with a file of weights that lacks layers."""
-        from vision_attn.encoders import choosing
+        from vision_attn.encoders import network_settings
 
-        if other := choosing.network_in(path, self.name):
+        if other := network_settings.network_in(path, self.name):
             return f": by its name, the file is of {other} (--task.encoder.name={other})"
-        node = choosing.covered(self.name, self.resolution, missing) if self.convolutional else None
+        node = network_settings.covered(self.name, self.resolution, missing) if self.convolutional else None
         if node is None:
             return ": is this file from another network?"
         name = "" if type(self) is Backbone else f"--task.encoder.name={self.name} "

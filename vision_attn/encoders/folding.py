@@ -11,7 +11,7 @@ from torch.fx.experimental.optimization import fuse
 
 from vision_attn.encoders.tracing import traced_by_torch
 from vision_attn.geometry.receptive_fields import versions
-from vision_attn.system.turns import Turn
+from vision_attn.system.locks import Turn
 
 
 class Folded:

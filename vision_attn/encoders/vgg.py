@@ -7,7 +7,7 @@ from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.precision import Precision
 
 _LAST_RELU = {16: "features.29", 19: "features.35"}
-"""After the ReLU of conv5_3 or conv5_4, before the last max-pool."""
+"""The node after the ReLU of conv5_3 or conv5_4, before the last max-pool, by the number of layers."""
 
 
 class VGG(Backbone):

@@ -101,7 +101,10 @@ def sampled(
 
 def items_of(split: Callable[..., Iterable[Batch]]) -> int:
     """Return the number of items of a split, computed from its first and its last batch. All batches but the last must
-    have the same size. split: see `sampled`."""
+    have the same size.
+
+    split: see `sampled`.
+    """
     whole = split()
     batches = len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole)
     if not batches:

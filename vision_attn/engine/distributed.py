@@ -133,8 +133,10 @@ def moving_averages(task: nn.Module, world: World) -> list[Tensor]:
 
 
 def average_changes(task: nn.Module, world: World, before: Sequence[Tensor]) -> None:
-    """Change moving averages by their mean change over processes, as for the whole batch. before: their values before
-    the step."""
+    """Change moving averages by their mean change over processes, as for the whole batch.
+
+    before: their values before the step.
+    """
     if not before:
         return
     buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]

@@ -25,7 +25,7 @@ from vision_attn.engine.predictions import Stopped, predictions
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.best import best_metrics, better, save_best, without_best
 from vision_attn.engine.run_folder.checkpoint import Position
-from vision_attn.engine.run_folder.validated import known_metrics, validation_key
+from vision_attn.engine.run_folder.known_metrics import known_metrics, validation_key
 from vision_attn.engine.step import Step
 from vision_attn.engine.timing.start import START
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of

@@ -65,7 +65,7 @@ class Subject(ABC):
     random = False
     """Whether the weights are random, so that answers mean nothing."""
     turn: AbstractContextManager = nullcontext()
-    """A lock that is held while the model computes, since its weights are random for a while: see `system.turns`."""
+    """A lock that is held while the model computes, since its weights are random for a while: see `system.locks`."""
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:

@@ -23,7 +23,7 @@ from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, w
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import forked
+from vision_attn.system.locks import forked
 
 Method = Literal[
     "auto", "attention", "rollout", "relevance", "attention-gradient", "grad-cam", "layer-cam", "score-cam",

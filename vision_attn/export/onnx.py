@@ -23,7 +23,7 @@ from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
-from vision_attn.system.written import SPACELESS
+from vision_attn.system.word_spacing import SPACELESS
 from vision_attn.task import Task
 from vision_attn.tasks.answer import Answering
 from vision_attn.tasks.caption import Captioning

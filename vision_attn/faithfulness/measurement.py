@@ -24,7 +24,7 @@ from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import Turn, forked
+from vision_attn.system.locks import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
 """A user's own method: from the image that the model takes, and the text of an answer, to a map of the whole image."""
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
     """The share of the map in boxes or masks, in the same order."""
     control: list[float] | None = None
     """How often a word of a caption becomes likelier when the model is steered to its place, and to a random place; see
-    `tasks.controlled`. None for a model that cannot be steered."""
+    `tasks.word_control`. None for a model that cannot be steered."""
 
 
 class FirstAnswer(NamedTuple):

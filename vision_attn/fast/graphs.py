@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vision_attn.system.context import within
-from vision_attn.system.turns import DRAWING
+from vision_attn.system.context_variables import within
+from vision_attn.system.locks import DRAWING
 
 Result = Any
 """The result of a recorded function: tensors, which each replay overwrites."""

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vision_attn.system.context import within
+from vision_attn.system.context_variables import within
 
 TRITON = find_spec("triton") is not None
 """Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""

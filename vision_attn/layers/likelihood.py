@@ -43,5 +43,5 @@ def barred(logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:
-    """log p of each class, in nats: the log softmax of the scores, in float32 or wider also under autocast."""
+    """Return log p of each class, in nats: the log softmax of the scores, in float32 or wider also under autocast."""
     return at_least_float32(scores).log_softmax(dim=-1)

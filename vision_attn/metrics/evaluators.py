@@ -16,7 +16,7 @@ from vision_attn.metrics.coco.sums import estimates
 from vision_attn.metrics.function_words import CaptionLanguage, content_marks
 from vision_attn.metrics.variety import cut_short, few_images, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import shown
+from vision_attn.system.word_spacing import shown
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:

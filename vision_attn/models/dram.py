@@ -112,7 +112,7 @@ class DRAM(Captioner):
     def step_at(
         self, given: Float[Tensor, "B R K 2"] | None, state: CoreState, memory: Float[Tensor, "B 1 D L"]
     ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
-        """`step` with the K glimpses of its word at `given`, and where the policy chooses where that is NaN."""
+        """Perform `step` with the K glimpses of its word at `given`; NaN leaves a glimpse to the policy."""
         taken = self._glimpses(state, self.ram.retina.pyramid(memory), given)
         column = _column_map(taken.locations[-1], memory.shape[-1])
         return self.ram.action(taken.state.hidden), taken.state, AttentionMap(*column)
@@ -120,7 +120,10 @@ class DRAM(Captioner):
     def glimpses(
         self, regions: Float[Tensor, "B L D"], num_words: int, given: Float[Tensor, "B T 2"] | None = None
     ) -> WordGlimpses:
-        """See `Captioner.glimpses`. given: locations to look at instead; NaN where the policy chooses."""
+        """Return the glimpses for `num_words` words.
+
+        given: locations to use instead; NaN where the policy chooses.
+        """
         images, state = self.start(regions, 1)
         pyramid = self.ram.retina.pyramid(images)
         places = None if given is None else of_words(given, num_words, self.num_glimpses)
@@ -165,7 +168,10 @@ class DRAM(Captioner):
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
     def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
-        """Take the glimpses of a word, from what `retina.pyramid` returned, at `given` where that is a number."""
+        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`.
+
+        given: locations to use instead of the policy's, where they are not NaN.
+        """
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
         location_states, samples, locations, hidden = [], [], [], []
@@ -197,26 +203,28 @@ class _Taken(NamedTuple):
     """The glimpses of a word."""
 
     state: CoreState
-    """After them."""
+    """The state of the core after the glimpses."""
     location_states: list[Tensor]
-    """The input (B, R, P) of the policy before each."""
+    """The input (B, R, P) of the policy before each glimpse."""
     samples: list[Tensor]
     """The locations (B, R, 2) that the policy chose; they may be outside the image."""
     locations: list[Tensor]
-    """Where the glimpses were taken, (B, R, 2)."""
+    """The locations (B, R, 2) at which the glimpses were taken."""
     hidden: list[Tensor]
-    """The state (B, R, H) of the core after each."""
+    """The hidden state (B, R, H) of the core after each glimpse."""
 
 
 class _GuidedState(NamedTuple):
+    """The state of a guided DRAM. Held once per row; beams reorder it."""
+
     own: CoreState
     number: Int[Tensor, "B R"]
     """The number of words so far."""
 
 
 class Guided(Captioner):
-    """A DRAM with some of its glimpses given: see `Captioner.guided`. All that follows from a glimpse follows from the
-    given one: the state, the word, and the glimpses after it. It decodes as any captioner does."""
+    """A DRAM with some of its glimpses given: see `Captioner.guided`. The state, the word, and later glimpses follow
+    from the given ones. It decodes as any captioner does."""
 
     def __init__(self, dram: DRAM, locations: Float[Tensor, "B T 2"]) -> None:
         super().__init__()
@@ -245,7 +253,7 @@ class Guided(Captioner):
 
 
 def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: int) -> Float[Tensor, "B W K 2"]:
-    """The locations of the glimpses of each of W words, NaN for those beyond the last one that is given."""
+    """Return the locations of the glimpses of each of W words; NaN beyond the last location that is given."""
     missing = num_words * num_glimpses - locations.shape[1]
     return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 

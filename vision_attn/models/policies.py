@@ -88,7 +88,7 @@ class Gaussian(nn.Module):
         return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach(), mean)
 
     def _mean(self, state: Tensor) -> Tensor:
-        """tanh(f_l(state)), in float32 or wider: the rounding of half precision would be coarse compared with sigma."""
+        """Return tanh(f_l(state)) in float32 or wider: half precision would round too coarsely, compared with sigma."""
         mean = self.mean(state)
         return at_least_float32(mean).tanh()
 

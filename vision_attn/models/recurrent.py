@@ -41,7 +41,7 @@ class RecurrentMemory(NamedTuple):
     """The maps that the rows use for the next word, (B, R, L); None: those of their scores."""
 
 
-class TimeStep(NamedTuple):
+class StepOutput(NamedTuple):
     """The results of one time step: one word of each row."""
 
     state: Nested
@@ -176,7 +176,7 @@ class RecurrentCaptioner(Captioner):
         if "batches" in self._buffers:
             self.batches.zero_()
 
-    def look(self, from_word: Tensor, state: Nested, memory: RecurrentMemory, runs: int = 1) -> TimeStep:
+    def look(self, from_word: Tensor, state: Nested, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
         """Perform one time step.
 
         from_word: the term that the previous word of each row adds to the LSTM's pre-activations.

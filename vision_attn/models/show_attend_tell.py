@@ -15,7 +15,7 @@ from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, TimeStep
+from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, StepOutput
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.errors import UserError
 
@@ -138,7 +138,7 @@ class ShowAttendTell(RecurrentCaptioner):
         )
         return memory, state
 
-    def look(self, from_word: Tensor, state: ShowAttendTellState, memory: RecurrentMemory, runs: int = 1) -> TimeStep:
+    def look(self, from_word: Tensor, state: ShowAttendTellState, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
         """Attend with h_{t-1}, apply the gate beta_t (section 4.2.1), and update the LSTM or GRU. The outputs are h_t
         and z_t."""
         seen, carry = self.attend(state.hidden, state, memory)
@@ -149,7 +149,7 @@ class ShowAttendTell(RecurrentCaptioner):
             hidden, cell = gru(from_word + from_context, from_hidden, state.hidden), None
         else:
             hidden, cell = self.lstm(state.cell, from_word, from_hidden, from_context)
-        return TimeStep(ShowAttendTellState(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
+        return StepOutput(ShowAttendTellState(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
         """Return z_t as the LSTM sees it in training: zero for some words, the same words in all runs of a caption."""

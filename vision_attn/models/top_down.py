@@ -14,7 +14,7 @@ from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, TimeStep
+from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, StepOutput
 from vision_attn.system.checks import require
 
 
@@ -99,7 +99,7 @@ class TopDown(RecurrentCaptioner):
         state = TopDownState(zeros, zeros, zeros, zeros, carry, seen_before)
         return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
 
-    def look(self, from_word: Tensor, state: TopDownState, memory: RecurrentMemory, runs: int = 1) -> TimeStep:
+    def look(self, from_word: Tensor, state: TopDownState, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
         """Update the attention LSTM (Anderson et al. 2018, eq. 2), attend with h1_t (eq. 3, eq. 4 and eq. 5), and
         update the language LSTM (eq. 6). The output is h2_t."""
         assert memory.from_mean is not None
@@ -109,7 +109,7 @@ class TopDown(RecurrentCaptioner):
         gates = self.to_language(seen.context, hidden, state.language_hidden)
         language_hidden, language_cell = self.language_lstm(state.language_cell, gates)
         state = TopDownState(hidden, cell, language_hidden, language_cell, carry, seen.carry)
-        return TimeStep(state, seen, hidden, (language_hidden,))
+        return StepOutput(state, seen, hidden, (language_hidden,))
 
     def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
         (language_hidden,) = outputs

@@ -198,7 +198,10 @@ class Transformer(Captioner):
     def _through_layers(
         self, x: Float[Tensor, "B Q H"], visible: Tensor, memory: TransformerMemory
     ) -> tuple[Float[Tensor, "B Q H"], Float[Tensor, "B Q L"]]:
-        """Return the output of the last layer, and the mean map of all heads of all layers. visible: see `_visible`."""
+        """Return the output of the last layer, and the mean map of all heads of all layers.
+
+        visible: see `_visible`.
+        """
         maps = []
         for number, layer in enumerate(self.layers):
             x = layer.after(0, x, layer.to_words.within(layer.before(0, x), visible))

@@ -14,7 +14,7 @@ from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.results.decoded import CaptionResult
 from vision_attn.results.images import Picture, encoded, whole
 from vision_attn.results.result_list import BATCH, Images, ResultList, results_of
-from vision_attn.system.turns import DRAWING, RandomStream, Turn
+from vision_attn.system.locks import DRAWING, RandomStream, Turn
 from vision_attn.tasks.steering import Wanted
 
 

@@ -15,7 +15,7 @@ from vision_attn.explain.explanation import Explanation
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.results.displayable import InteractiveResult, origin_of
-from vision_attn.system.written import joined
+from vision_attn.system.word_spacing import joined
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, KEYS, PageItem, Unit, write_page
 from vision_attn.viz.page import P as P_OF_WORDS

@@ -28,7 +28,7 @@ from vision_attn.results.images import SIDE, Picture, around, shown, whole
 from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
-from vision_attn.system.turns import DRAWING, Turn
+from vision_attn.system.locks import DRAWING, Turn
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification

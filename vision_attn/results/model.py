@@ -16,7 +16,7 @@ from vision_attn.results.glimpse_places import Place, glimpse_places
 from vision_attn.results.images import FILES, Picture, whole
 from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import Turn
+from vision_attn.system.locks import Turn
 from vision_attn.task import Source
 from vision_attn.tasks.steering import Attend, Wanted
 

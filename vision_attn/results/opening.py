@@ -11,8 +11,8 @@ from vision_attn.fast import accelerate
 from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained
+from vision_attn.system.locks import DRAWING, LOADING
 from vision_attn.system.machine import torch_device
-from vision_attn.system.turns import DRAWING, LOADING
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Runs of this package whose maps are measured: captioners, and classifiers that take glimpses or read windows."""
+"""Runs as subjects of `vision-attn measure`: captioners, and classifiers that take glimpses or read windows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,17 +21,17 @@ from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.controlled import WordControl
 from vision_attn.tasks.pretrained import PretrainedCaptioning
+from vision_attn.tasks.word_control import WordControl
 
 GRADIENTS = ("grad-cam", "layer-cam", *EXTRA, "score-cam")
 SIDE = 224
-"""Pixels on a side of images of models that take any size."""
+"""The height and width in pixels of images for models that take any size."""
 
 
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
-    """What is measured of a run of this package that is not opened like a model of another library. Raises UserError
-    for tasks without an answer to an image."""
+    """Return the subject to measure of a run of this package. Raises UserError for tasks without an answer to an
+    image."""
     if isinstance(task, Captioning):
         check_photographs(task, name)
         return CaptionSubject(task, device)
@@ -46,7 +46,8 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
 
 
 def check_photographs(task: Captioning, name: str) -> None:
-    """Raise UserError, which says how to see where it looked, for a captioner of films and a reader of lines."""
+    """Raise UserError for a captioner of films and for a reader of lines. The message says how to see where it
+    looked."""
     if task.unit != "image":
         command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
         raise UserError(
@@ -55,10 +56,10 @@ def check_photographs(task: Captioning, name: str) -> None:
 
 
 class Word(NamedTuple):
-    """A word of a caption."""
+    """A word of a caption, as the target of a measurement."""
 
     words: Int[Tensor, "T"]
-    """The caption up to it."""
+    """The caption up to the word."""
     number: int
 
 
@@ -112,10 +113,10 @@ class CaptionSubject(Subject):
                 self.task.model, RegionGrid(*self.task.encoder.grid, self._extent), self._regions
             )
         places = [question.target.number for question in asked]
-        found = self._control.of(
+        controls = self._control.of(
             image, questions[-1].target.words, places, [boxes(question.text) for question in asked], fill
         )
-        return [None if one is None else [*one] for one in found]
+        return [None if control is None else [*control] for control in controls]
 
     def value(self, inputs: Float[Tensor, "N L D"], target: Word) -> Float[Tensor, "N"]:
         return self._caption(inputs, target).log_prob[:, 0, target.number]
@@ -157,8 +158,8 @@ class CaptionSubject(Subject):
 
 
 class GlimpseSubject(Subject):
-    """A classifier of this package that takes glimpses or reads windows. "glimpses": how often each place was seen, in
-    the finest patch of a retina or in a window."""
+    """A classifier of this package that takes glimpses or reads windows. Its map "glimpses" says how often each place
+    was seen, in the finest patch of a retina or in a window."""
 
     own = ("glimpses",)
     task: Classification

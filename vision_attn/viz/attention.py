@@ -13,7 +13,7 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.metrics.function_words import content_marks
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
 from vision_attn.viz.panel_sheets import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet

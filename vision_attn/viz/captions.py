@@ -11,7 +11,7 @@ from vision_attn.contracts import DecodedCaption
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import gaps, joined, shown
+from vision_attn.system.word_spacing import gaps, joined, shown
 from vision_attn.viz.attention import scale_bar, write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film

@@ -10,7 +10,7 @@ from PIL import Image, ImageColor, ImageDraw
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.attention import scale_bar
 from vision_attn.viz.canvases import write_frames
 from vision_attn.viz.overlay.scale import Scale, check_scale, ends, number, shares, weights

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell, centres
-from vision_attn.system.written import gaps, joined, shown
+from vision_attn.system.word_spacing import gaps, joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.films import on_strip, times_of
 from vision_attn.viz.html import data_url, write_html

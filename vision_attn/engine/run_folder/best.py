@@ -79,7 +79,7 @@ def save_best(
 ) -> None:
     """Write best/ of the run in `folder`: everything needed to use the task with its current weights.
 
-    key: the output of `validated.validation_key`; None: it is not known.
+    key: the output of `known_metrics.validation_key`; None: it is not known.
     """
     with replacing_folder(folder / "best") as best:
         save_weights(task, best / "model.safetensors")

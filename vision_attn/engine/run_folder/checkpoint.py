@@ -37,7 +37,7 @@ class Position:
     best: float | None = None
     """The metric of the best weights so far; None if there are none, or if it is NaN and their nll is known."""
     best_nll: float | None = None
-    """Their negative log-likelihood, compared while the metric is practically 0; see `best.better`."""
+    """The nll of the best weights so far, which is compared while the metric is practically 0; see `best.better`."""
     since_best: int = 0
     """Validations since the best one."""
     logged: int = 0

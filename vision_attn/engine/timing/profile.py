@@ -108,7 +108,7 @@ class Profile:
 
     def described(self) -> str:
         """Describe in words a step and its parts, in milliseconds, and the latest validation, in seconds."""
-        shares = ", ".join(f"{name} {ms:.1f} ({ms / self._per_step['step']:.0%})" for name, ms in self._rows)
+        shares = ", ".join(f"{name} {ms:.1f} ({ms / self._per_step['step']:.0%})" for name, ms in self._parts_and_rest)
         validation = "" if self.validation is None else f"; validation {self.validation:.1f} s"
         return f"{self._per_step['step']:.1f} ms a step: {shares}{validation}"
 
@@ -117,7 +117,7 @@ class Profile:
         return {name: seconds / self.taken * 1000 for name, seconds in self.parts.items()}
 
     @property
-    def _rows(self) -> list[tuple[str, float]]:
+    def _parts_and_rest(self) -> list[tuple[str, float]]:
         """The parts of a step in milliseconds; the last is the rest of the step."""
         parts = self._per_step
         whole = parts.pop("step")
@@ -125,7 +125,7 @@ class Profile:
         return [*parts.items(), (rest, max(0.0, whole - sum(parts.values())))]
 
     def _write(self) -> None:
-        milliseconds = {"step": self._per_step["step"], **dict(self._rows)}
+        milliseconds = {"step": self._per_step["step"], **dict(self._parts_and_rest)}
         table = {"steps": self.taken, "device": str(self.device), "ms": milliseconds}
         with replacing(self.folder / "parts.json") as temporary:
             temporary.write_text(json.dumps({**table, "validation_s": self.validation}, indent=1) + "\n")

@@ -20,8 +20,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
 from vision_attn.system.inputs import reads_all
+from vision_attn.system.locks import forked
 from vision_attn.system.own_code import own_function
-from vision_attn.system.turns import forked
 
 log = logging.getLogger(__name__)
 

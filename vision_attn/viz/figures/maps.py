@@ -18,7 +18,7 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import complain, few
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
