@@ -52,7 +52,8 @@ def all_numbers(measurement: Measurement) -> dict[str, Any]:
         and `ignores_weights`; the median `seconds` for a map.
     control: for a captioner that can be steered, the `share` of pairs of words in which one is at least twice as likely
         when the map is moved to its place, with its `interval`, and the share for `random` places
-        (`tasks.word_control`); None for other models. It measures the attention itself, so the method "attention" has it too.
+        (`tasks.word_control`); None for other models. It is about the attention itself, so the method "attention" has
+        it too.
     random, best, uniform: the areas of a random order; those of the best order found, for the answers that were
         searched; the pointing of a uniform map.
     agreement: the mean rank correlation of each pair of methods. curves: means over all answers.
