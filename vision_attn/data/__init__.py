@@ -1,1 +1,1 @@
-"""The data sets, a folder for each kind, and the code that several kinds share: vocabularies, tables, batches."""
+"""The data sets, a folder for each kind, and what several kinds share: vocabularies, tables."""

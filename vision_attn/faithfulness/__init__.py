@@ -1,2 +1,1 @@
-"""Measure how faithful maps are to their model: deletion and insertion curves, random weights, and a page of
-results."""
+"""How faithful maps are to their model: deletion and insertion curves, random weights, a page."""

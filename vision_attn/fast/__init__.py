@@ -1,4 +1,4 @@
-"""Fast versions of parts of a task, which compute the same numbers: `accelerate` exchanges the parts for them.
+"""Fast versions that compute the same numbers: `accelerate` exchanges parts for them.
 
 The papers' files (models, attention, criteria, encoders, layers) are plain torch. A part is exchanged in place: the
 object gets the class of the fast version, which derives from its own and adds no weights. So its parameters, its hooks

@@ -1,4 +1,4 @@
-"""Compute metrics of captions, transcripts, classes and attention maps, and collect them in evaluators.
+"""Metrics of captions, transcripts, classes and attention maps, collected in evaluators.
 
 Imports torch only on demand, because the processes that compute caption metrics import this package and do not need it.
 """

@@ -1,1 +1,1 @@
-"""The models and results that the API, the commands and the web page share: they take images and display themselves."""
+"""The models and results that the API, the commands and the web page share."""

@@ -1,1 +1,1 @@
-"""The package's dealings with the operating system: files, the terminal, memory, threads, the machine."""
+"""Files, the terminal, memory, threads, the machine: what the package asks of the operating system."""

@@ -1,4 +1,4 @@
-"""The LSTM cell in fewer passes over memory: a hand-written backward pass, and fused loops and kernels."""
+"""The LSTM cell in fewer passes over memory: a backward pass by hand, loops and kernels."""
 
 import torch
 from jaxtyping import Float
