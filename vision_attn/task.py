@@ -1,4 +1,4 @@
-"""The contracts that the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
+"""The contracts that the engine knows: `Source`, a data set, and `Task`, a model with its loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,1 +1,1 @@
-"""Files, the terminal, memory, threads, the machine: what the package asks of the operating system."""
+"""Files, the terminal, memory, threads and the machine: requests to the operating system."""
