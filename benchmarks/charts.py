@@ -9,7 +9,7 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from vision_attn.system.files import replacing
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 COLOURS = (
     "#ffb454", "#59c3ff", "#4cc38a", "#ff6b62", "#c58fff", "#f3f1ec", "#e0d04a", "#ff8fc8", "#7fe0d4", "#a98a6a",

@@ -29,7 +29,7 @@ from vision_attn.geometry.extents import middles, positions
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.views import VIEWS, overlaid
-from vision_attn.viz.sheet import fitted
+from vision_attn.viz.panel_sheets import fitted
 
 SIDE, CELLS = 224, 14
 SIZE = 1.2

@@ -1,4 +1,4 @@
-"""The contracts that the engine knows: `Source`, a data set, and `Task`, a model with its loss."""
+"""The two contracts that the engine knows: `Source`, a data set, and `Task`, a model and its loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -25,7 +25,7 @@ from vision_attn.data.drawn_captions import DrawnCaptions
 from vision_attn.data.films.canvas import script_of
 from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import TURNS
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.lines.mnist_strings import Strings
 from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes.grammar import HELD_OUT, OBJECTS
@@ -35,7 +35,7 @@ from vision_attn.data.scenes.star_scenes import Targets
 from vision_attn.data.stories.stories import Stories
 from vision_attn.task import SPLITS, Batch, Source
 
-BASES = {"Captioned", "DigitSource", "DrawnCaptions", "Generated", "QuestionSource", "VocabularySource"}
+BASES = {"Captioned", "DigitSource", "DrawnCaptions", "GeneratedImages", "QuestionSource", "VocabularySource"}
 """Base classes, which are no data sets."""
 FILES = {"BabiFiles", "Captions", "LabelledImages", "Lines", "Shards"}
 """Data sets of files that users give. Their splits are tested with their readers: `test_stories`, `test_annotations`,
@@ -74,7 +74,7 @@ CASES: dict[str, Callable[[str], Source]] = {
     "short stories": lambda _: Stories(tasks=(1, 17), stories=200, test_stories=100, questions=1),
 }
 WITH_DIGITS = [name for name, make in CASES.items() if isinstance(make(""), DigitSource)]
-ON_DEMAND = [name for name, make in CASES.items() if isinstance(make(""), Generated)]
+ON_DEMAND = [name for name, make in CASES.items() if isinstance(make(""), GeneratedImages)]
 
 
 @pytest.fixture(scope="module")

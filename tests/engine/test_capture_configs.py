@@ -46,10 +46,10 @@ def move(task: Task) -> None:
             module._buffers[name] = moved(buffer)
 
 
-def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.TimeStep, ...]:
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.PackedStep, ...]:
     with unset_fake_temporarily():  # what is known of a batch is computed on the CPU
         steps = KNOWN(lengths, longest, torch.device("cpu"))
-    return tuple(ragged.TimeStep(*map(moved, step)) for step in steps)
+    return tuple(ragged.PackedStep(*map(moved, step)) for step in steps)
 
 
 def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledCaptions:

@@ -593,7 +593,7 @@ def test_trusted_code_is_found_in_the_current_folder(
         (["none_such:make", "--trust", "none_such"], "there is no module none_such in the current folder, on"),
         (["tiny_model:make", "--trust", "tiny_model", "--text", "cats"], "the classifier has no class 'cats'; did you"),
         (["tiny_model:make", "--trust", "tiny_model", "--layer", "3"], "there is no layer 3: they are numbered from 0"),
-        (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head are of"),
+        (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head apply to"),
         (["squeezenet1_1", "--weights", "none", "--rollout"], "no layer of this model attends to the whole image"),
         (["swin_t", "--weights", "none", "--rollout"], "so rollout and relevance, products of the maps of all layers"),
         (["swin_t", "--weights", "none", "--layer", "0", "--head", "3"], "there is no head 3: they are numbered from"),

@@ -16,11 +16,11 @@ from tests.kinds import CAPTIONED, KINDS, changes, check, right, squares, table
 from tests.pretrained import MARKS, pretrained  # noqa: F401
 from vision_attn.commands import main
 from vision_attn.explain.captioners import word_maps
-from vision_attn.explain.in_place import in_place, marked_pictures
+from vision_attn.explain.explained_models import AnswerSubject
 from vision_attn.explain.libraries.opening import ImageReader, OpenedModel, open_model
 from vision_attn.explain.look import look
+from vision_attn.explain.map_placement import in_place, marked_pictures
 from vision_attn.explain.recorded_answers import recorded
-from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.explain.tokens import PatchGrid, known_grid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.pretrained import PretrainedCaptioning, PretrainedSettings

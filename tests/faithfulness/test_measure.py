@@ -23,9 +23,9 @@ from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain import attributions
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam, smoothgrad
+from vision_attn.explain.explained_models import AnswerSubject, Map
 from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.relevance import layer_cam
-from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.faithfulness import measurement as measure_module
 from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
 from vision_attn.faithfulness.measurement import Measurement, MeasureSettings, resampled

@@ -18,6 +18,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 RUNS = pytest.mark.skipif(not INTERPRETED, reason="run with TRITON_INTERPRET=1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="starts what runs there")
 def test_all_of_this_holds_on_the_interpreter() -> None:
     """With those of the additive score, which run on a GPU as well, and with what operations launch: starting a process

@@ -146,6 +146,7 @@ def gone(pids: Path, seconds: float = 20) -> bool:
     return not any(map(alive, numbers))
 
 
+@pytest.mark.slow
 def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(report, their_meteor, monkeypatch):
     from pycocoevalcap.bleu.bleu import Bleu
     from pycocoevalcap.cider.cider import Cider
@@ -169,6 +170,8 @@ def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(rep
         one.keys() == expected.keys() for one in report.by_image.values()
     )
     assert 0.1 < report.metrics["BLEU-4"] < report.metrics["BLEU-1"] < 1
+    assert "SPICE" not in report.metrics and "SPICE" not in report.failed
+    assert len(report.notes) == 1 and report.notes[0].startswith("SPICE left out: it needs stanford-corenlp-3.6.0.jar")
 
 
 def test_coco_leave_one_out(data_folder):
@@ -185,6 +188,7 @@ def test_coco_leave_one_out(data_folder):
     assert sum(found.by_image[image]["CIDEr"] for image in some) / 1000 == pytest.approx(found.metrics["CIDEr"])
 
 
+@pytest.mark.slow
 def test_line_breaks_and_the_surrounding_shift_nothing(report):
     """METEOR, which takes eight seconds to start, is compared in the test above alone."""
     assert report.failed == {}
@@ -193,6 +197,7 @@ def test_line_breaks_and_the_surrounding_shift_nothing(report):
     assert plain.metrics == pytest.approx({n: v for n, v in report.metrics.items() if n != "METEOR"}, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
     monkeypatch.setattr(
         "vision_attn.metrics.coco.captions.run", quickly
@@ -359,9 +364,7 @@ def test_a_module_in_the_users_folder_is_not_imported(tmp_path, monkeypatch):
     assert caption_metrics({1: "a"}, {1: ["a"]}, names=["BLEU-1"]).failed == {}
 
 
-def test_spice_without_its_files_is_one_line(report):
-    assert "SPICE" not in report.metrics and "SPICE" not in report.failed
-    assert len(report.notes) == 1 and report.notes[0].startswith("SPICE left out: it needs stanford-corenlp-3.6.0.jar")
+def test_spice_without_its_files_is_one_line():
     asked = caption_metrics(CLEAN, CLEAN_REFERENCES, names=["SPICE", "BLEU-1"])
     assert list(asked.metrics) == ["BLEU-1"]
     assert "it needs stanford-corenlp-3.6.0.jar" in asked.failed["SPICE"]

@@ -246,7 +246,7 @@ def test_other_verbs(
     capsys.readouterr()
     for arguments, message in (
         (["eval", name], "name the photographs to measure"),
-        (["eval", name, name, *data], "an ensemble is of runs"),
+        (["eval", name, name, *data], "an ensemble takes runs"),
         (["caption", name, image, "--task.lenght=3"], "task.lenght"),
         (["caption", name, image, "--captions", "2", "--diverse"], "sample the captions"),
         (["caption", "weights/photographs", image, "--prompt", "a"], "--prompt is for captioners of transformers"),

@@ -37,7 +37,7 @@ from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.transcribe import Transcription, compare
 from vision_attn.viz.alignment import LABEL, ROW, Strip, Transcribed, alignment_sheet, write_transcripts
-from vision_attn.viz.sheet import MARGIN
+from vision_attn.viz.panel_sheets import MARGIN
 
 TINY = {
     "data__batch_size": 4, "data__epoch_images": 8, "data__val_images": 4, "data__test_images": 6, "run__epochs": 1,

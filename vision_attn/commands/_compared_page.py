@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from vision_attn.commands._comparison import (
     Compared,
     ComparisonRow,
+    comparison_rows,
     curves,
     is_number,
     labelled,
     metric_names,
     named,
-    rows,
     settings,
     tables,
     told_keys,
@@ -82,7 +82,7 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     values = {key: settings(table, key) for key in keys}
     beside = keys if len(keys) <= BESIDE else []
     own = {run.number: [values[key][place] for key in beside] for place, run in enumerate(table)}
-    shown = [_shown(row, names, own) for row in rows(table, names)]
+    shown = [_shown(row, names, own) for row in comparison_rows(table, names)]
     plots = _plots(table, names)
     return Section(
         named(table),

@@ -162,7 +162,7 @@ class ComparisonRow(NamedTuple):
     """Their standard deviations over seeds; empty for a run."""
 
 
-def rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[ComparisonRow]:
+def comparison_rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[ComparisonRow]:
     """Return the rows of a table: each run, and below runs that differ only in their seed their mean."""
     listed = []
     for group in _seeds(runs):

@@ -82,7 +82,7 @@ def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
     no_images("words", given["words"])
     if arguments.figure is None:
         if options:
-            raise UserError(f"--{next(iter(options))} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{next(iter(options))} applies to a figure: add --figure FILE.pdf")
         return {}
     from vision_attn.viz.figures.paper import Paper, ending_of
     from vision_attn.viz.figures.signature import is_signed
@@ -134,7 +134,7 @@ def images_of(
     from vision_attn.fast.versions import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
-    from vision_attn.viz.sheet import picture_name
+    from vision_attn.viz.panel_sheets import picture_name
 
     if hasattr(sys.stdout, "reconfigure"):  # names of files may be any bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")

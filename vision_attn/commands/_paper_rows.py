@@ -99,7 +99,7 @@ def trainings() -> dict[str, PaperTraining]:
 
 
 @cache
-def rows() -> list[PaperRow]:
+def paper_rows() -> list[PaperRow]:
     """Return all rows with numbers of ours, in the order of the file."""
     return [row for table in tables() for row in _rows(table)]
 
@@ -164,7 +164,7 @@ def _paper(row: Mapping[str, Any], before: Iterable[str]) -> str:
 def chosen(names: Sequence[str]) -> list[PaperRow]:
     """Return the rows of these names, or of patterns such as "strings_*". Raises UserError, with a suggestion, for an
     unknown one."""
-    known = {row.name: row for row in rows() if row.name}
+    known = {row.name: row for row in paper_rows() if row.name}
     matching: list[str] = []
     for name in names:
         some = fnmatch.filter(known, name)

@@ -100,7 +100,7 @@ def _announced(
         total, unknown = total + (known or 0.0), unknown + (known is None)
     where = "one H200" if gpu else "a core of a CPU as in docs/results.md, with AVX-512"
     more = f", and {plural(unknown, 'row')} of unknown time" if unknown else ""
-    say(f"{plural(len(kept), 'row')}: about {clock(total)} on {where}{more}; stopped, the same command goes on")
+    say(f"{plural(len(kept), 'row')}: about {clock(total)} on {where}{more}; run the same command again to resume")
     return kept
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._paper_rows import Measure, PaperRow, needed, rows, seconds, trainings
+from vision_attn.commands._paper_rows import Measure, PaperRow, needed, paper_rows, seconds, trainings
 from vision_attn.commands._run_options import best_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
@@ -77,7 +77,7 @@ def made(row: PaperRow, column: str, seed: int, plan: Plan) -> Made:
 def trained(name: str, seed: int, row: PaperRow, plan: Plan) -> Made:
     own = trainings()[name].seed
     if own is None and name not in row.trainings.values():  # that of its own row, if it has one
-        own = next((other.seeds[0] for other in rows() if name in other.trainings.values()), 0)
+        own = next((other.seeds[0] for other in paper_rows() if name in other.trainings.values()), 0)
     folder = plan.out / (name if own is not None or seed == row.seeds[0] else f"{name}-seed{seed}")
     return Made(name, seed if own is None else own, folder, folder)
 

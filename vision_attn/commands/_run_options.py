@@ -101,7 +101,7 @@ def _american(view: str) -> str:
     return "color" if view == "colour" else view
 
 
-def look_of(arguments: argparse.Namespace) -> dict[str, str]:
+def view_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the options of drawing maps that differ from the defaults."""
     return {name: value for name in ("overlay", "scale") if (value := getattr(arguments, name, None)) is not None}
 
@@ -160,9 +160,9 @@ def open_with(arguments: argparse.Namespace) -> "Model":
 
         for member in (model, *others):
             if is_pretrained(member.name):
-                raise UserError(f"an ensemble is of runs, whose words are the same: {member.name} has others")
+                raise UserError(f"an ensemble takes runs with the same words: {member.name} has others")
             if member.task.verb not in ("caption", "transcribe"):
-                raise UserError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
+                raise UserError(f"an ensemble needs captioners, but {member.name} holds a {member.task.kind}")
         model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
     model.choose_threads()
     return model

@@ -2,16 +2,16 @@
 
 RUN may also be a captioner of transformers: transformers:NAME-or-folder, such as BLIP, with its own settings and
 --prompt; --task.dtype=bfloat16 and --task.device_map=auto say how it is loaded. Without a RUN, the captioner of
-photographs in weights/photographs, which is included, writes the captions. Prints FILE, a tab and the caption, a line
-for each photograph; in a folder, all images are captioned, and with --recursive those of its subfolders too (hidden
-files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
-What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
-images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
-trained on. A captioner of films takes files of films, folders of frames, and folders of these.
+photographs in weights/photographs, which is included, writes the captions. Prints a line for each photograph: FILE, a
+tab and the caption. In a folder, all images are captioned, with --recursive also those of its subfolders (hidden files
+and links to folders are skipped). Control characters of names are written as escapes such as \
+. Standard error names files that could not be read (exit status 1) and files that are no images, and warns of empty
+    captions and of the same caption everywhere. Only the run's best/ is needed, not its training data. A captioner of
+    films takes files of films, folders of frames, and folders of these.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
-captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
-decoding can be set too, such as --task.min_words=12.
+captions that differ more. --out draws the best, and --csv writes all into a table, which `score` reads. Keys of
+decoding can also be set, such as --task.min_words=12.
 
 --figure fig.pdf draws a figure for a paper: every word of one photograph, or a row for each of several; with
 --words dog frisbee, which come last, the map and the overlay of these words.
@@ -41,9 +41,9 @@ from vision_attn.commands._run_options import (
     add_overlay,
     add_run_arguments,
     is_run,
-    look_of,
     names_after_options,
     open_with,
+    view_of,
 )
 from vision_attn.system.console import complain, few, progress, say
 from vision_attn.system.errors import UserError
@@ -120,10 +120,10 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = arguments.out or arguments.figure
         drawable = readable_again(best, what, paths.complaints) if wanted else []
         if arguments.out and drawable:
-            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **view_of(arguments))}")
         if arguments.csv:
             write_table(arguments.csv, best)
-        write_figure(arguments, drawable, figure | look_of(arguments))
+        write_figure(arguments, drawable, figure | view_of(arguments))
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         if arguments.attend:
@@ -169,7 +169,7 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.captions == 1 and arguments.strategy == "diverse":
         raise UserError("--diverse is for several captions: add --captions N")
     if arguments.strength is not None and not arguments.attend:
-        raise UserError("--strength is of the places of --attend: add --attend WORD:x,y")
+        raise UserError("--strength applies to the places of --attend: add --attend WORD:x,y")
     if arguments.attend:
         given["attend"] = attended(arguments.attend)
         given["strength"] = 1.0 if arguments.strength is None else arguments.strength

@@ -1,11 +1,11 @@
 """Compare runs: their metrics, the keys in which their configs differ, and their curves.
 
-Prints a table with a line for each run: the keys that are not the same in all, the step of the best weights, the metric
-that selected them, on validation and, where `vision-attn eval` has measured it, on the test split, and further metrics
-of the test split. Runs that differ in their seed alone are followed by their mean and standard deviation. Runs of
-unlike tasks, or of other test sets, stand in tables of their own, and a line says why. RUN may be the name of an
-included run, such as weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name
-of the model, transformers:NAME, is compared by its test metrics.
+Prints a table with a line for each run: the keys that differ, the step of the best weights, the metric that selected
+them, on validation and, if `vision-attn eval` has measured it, on the test split, and further metrics of the test
+split. Runs that differ only in their seed are followed by their mean and standard deviation. Runs of different tasks or
+test sets stand in separate tables, and a line says why. RUN may be the name of an included run, such as
+weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name of the model,
+transformers:NAME, is compared by its test metrics.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from typing import Any
 from vision_attn.commands._comparison import (
     SEED,
     Compared,
+    comparison_rows,
     curves,
     different,
     metric_names,
     named,
-    rows,
     settings,
     tables,
     tested,
@@ -213,7 +213,7 @@ def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Seq
     grid = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
     columns = [settings(table, key) for key in keys]
     own = {run.number: [column[place] for column in columns] for place, run in enumerate(table)}
-    for row in rows(table, names):
+    for row in comparison_rows(table, names):
         numbers = [written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
         if run := row.run:
             grid.append([str(run.number), _end(run.name), *own[run.number], str(run.val.get("step", "-")), *numbers])

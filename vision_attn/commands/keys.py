@@ -1,7 +1,7 @@
 """List the keys of a config that can be overridden, with their values and what they mean.
 
-Prints --KEY=VALUE, as `train` and `prepare` take it, a line for each key of CONFIG, defaults included; behind a #, what
-it means. With overrides, of the config that they give: --task.model=CLASS lists the keys of that class.
+Prints a line for each key of CONFIG, defaults included: --KEY=VALUE, as `train` and `prepare` take it, and its meaning
+after a #. Overrides change the config first: --task.model=CLASS lists the keys of that class.
 """
 
 import argparse

@@ -33,8 +33,8 @@ from vision_attn.commands._run_options import (
     add_model_and_images,
     add_overlay,
     load_with_images,
-    look_of,
     named,
+    view_of,
 )
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     figure = figure_options(arguments)
     for option in ("methods", "models"):
         if getattr(arguments, option) and not arguments.figure:
-            raise UserError(f"--{option} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{option} applies to a figure: add --figure FILE.pdf")
     no_images("models", arguments.models)
     options = {"layer": arguments.layer, "head": arguments.head}
     method, *others = arguments.methods or [arguments.method]
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.images:
             raise UserError(NO_IMAGES)
         if done:
-            complain(f"drawn: {done[0].write_folder(arguments.out, done, **look_of(arguments))}")
+            complain(f"drawn: {done[0].write_folder(arguments.out, done, **view_of(arguments))}")
         columns = list(done)
         for opened in (model, *further):
             for other in others if opened is model else (method, *others):
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
                 columns += seen
                 for result in seen if other == method else ():
                     say(result.file, result.text, result.model)
-        write_figure(arguments, columns, figure | look_of(arguments))
+        write_figure(arguments, columns, figure | view_of(arguments))
     return 1 if paths.complaints else 0
 
 

@@ -2,17 +2,17 @@
 
 MODEL is what `vision-attn look` takes, or a run that takes glimpses. A run on drawn scenes or digits needs no IMAGE:
 its own test images are measured, whose boxes are known. For each method of maps that suits it, the regions that a map
-marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is followed:
-the sooner it falls, and rises, the more the map tells of the model. A random order, and the best one that was found,
-are measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes
-or masks of objects (--boxes), and with each other.
+marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is measured:
+the earlier it falls, or rises, the more faithful the map is to the model. A random order, and the best order found, are
+measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes or
+masks of objects (--boxes), and with each other.
 
-Says after the second photograph how long all will take. Prints each method, its gain over a random order, and whether
-it points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
-after Ctrl-C or SIGTERM, of the images that were measured until then.
+Reports the expected time after the second photograph. Prints each method, its gain over a random order, and whether it
+points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
+after Ctrl-C or SIGTERM, for the images measured so far.
 
-The fast way: --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer steps, and
---method and --number fewer methods and images.
+For a fast measurement, --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer
+steps, and --method and --number measure fewer methods and images.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from vision_attn.commands._files import add_figure_arguments, figure_options, images_of, place, write_figure
-from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, look_of
+from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, view_of
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(name, f"{signed(method['gain'])}{interval}", *filter(None, [pointing, control]))
         for line in (*result.numbers["verdict"], GAIN):
             complain(line)
-        complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")
+        complain(f"written: {result.write_folder(arguments.out, **view_of(arguments))}")
         write_figure(arguments, [result], figure)
         if not result.numbers["is_whole"] and not ended:
             raise KeyboardInterrupt

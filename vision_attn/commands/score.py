@@ -6,14 +6,14 @@ id or by its file name, with or without the folder and the ending.
 
 Captions of languages without spaces are split by --words: characters, jieba (Chinese) or fugashi (Japanese).
 
-Prints a table and writes the metrics as JSON, and with --each those of each image. Annotated images without a caption
+Prints a table and writes the metrics as JSON, with --each also those of each image. Annotated images without a caption
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
 the other splits.
 
 --clip adds CLIPScore, which compares captions with the images.
 
-Intervals of 95% say how far a metric moves with other images: by a jackknife over images with Student's t, of at least
-5 images, each by itself. Several RESULTS are scored on the images that all of them caption, and compared with the
+Intervals of 95% say how far a metric moves with other images. They come from a jackknife over at least 5 images with
+Student's t, each by itself. Several RESULTS are scored on the images that all of them caption, and compared with the
 first: a difference whose interval contains 0 may be chance.
 """
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     files, annotations = [find(name) for name in arguments.results], located(arguments.annotations)
     if arguments.each and len(files) > 1:
-        raise UserError("--each is of one file of captions: score the files one by one")
+        raise UserError("--each takes a single file of captions: score the files one by one")
     name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"
     out = arguments.out or files[0].with_name(name)
     if arguments.out or out.is_dir():

@@ -1,9 +1,9 @@
 """Transcribe images of lines with a trained run, and draw where each character was read.
 
-Prints FILE, a tab and the transcript, a line for each image; in a folder, all images are transcribed, and with
---recursive those of its subfolders too. An image holds one line of characters; it is resized to the height that the run
-was trained on, and its paper, dark or light, becomes black. What could not be read is named on standard error (exit
-status 1). Needs the run's best/ alone, not the data it was trained on.
+Prints a line for each image: FILE, a tab and the transcript. In a folder, all images are transcribed, with --recursive
+also those of its subfolders. An image holds one line of characters; it is resized to the height of the training images,
+and its paper, dark or light, becomes black. Standard error names images that could not be read (exit status 1). Only
+the run's best/ is needed, not its training data.
 """
 
 import argparse

@@ -23,11 +23,17 @@ MODULES = {
     "vision_attn.data.two_digits": "vision_attn.data.digits.two_digits",
     "vision_attn.encoders.given": "vision_attn.encoders.precomputed",
     "vision_attn.encoders.joined": "vision_attn.encoders.concatenated",
+    "vision_attn.metrics.deletion": "vision_attn.metrics.region_deletion",
     "vision_attn.models.digits": "vision_attn.models.whole_image",
 }
 """Modules whose classes a config may name: old -> new."""
 
-CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "ReinforceAttention"}
+CLASSES = {
+    "Deletion": "RegionDeletion",
+    "Given": "Precomputed",
+    "Joined": "Concatenated",
+    "ReinforceLooks": "ReinforceAttention",
+}
 """Classes of these modules: old -> new."""
 
 PATHS = {

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import FIXED
 from vision_attn.data.vocabulary import UNKNOWN, VocabularySource
 from vision_attn.task import SPLITS, Static
 
 
-class DrawnCaptions(VocabularySource, Generated):
+class DrawnCaptions(VocabularySource, GeneratedImages):
     """Base class of drawn images with captions. A subclass samples random choices, and makes from them the `pixels`,
     the captions (`texts`) and the boxes (`truth`). It also has `rows`, the number of captions of an image in a batch,
     and a `vocabulary`."""

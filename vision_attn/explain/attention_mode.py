@@ -116,12 +116,12 @@ class Recorder(TorchFunctionMode):
 
         if attn_mask is not None:
             attn_mask = heads(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
-        rows = self.rows(1 if packed else query.shape[-2])
+        queries = self.wanted_queries(1 if packed else query.shape[-2])
         with torch.no_grad():
             scale = options.get("scale")
-            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, rows)
-        self.keep(maps, rows, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
-            heads(slope)[:, :, rows], four_axes(value)
+            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, queries)
+        self.keep(maps, queries, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
+            heads(slope)[:, :, queries], four_axes(value)
         ))  # fmt: skip
         return output
 
@@ -158,9 +158,13 @@ class Recorder(TorchFunctionMode):
         if mask is not None:
             mask = mask if mask.dim() == 4 else mask[:, None, None]  # of keys alone
             mask = (mask == 0).expand(*query.shape[:-1], key.shape[-2])
-        rows = self.rows(query.shape[-2])
+        queries = self.wanted_queries(query.shape[-2])
         self.keep(
-            attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], at_least_float32
+            attention_weights(query, key, mask, False, None, queries),
+            queries,
+            query.shape[-2],
+            output[0],
+            at_least_float32,
         )
         return output
 
@@ -194,11 +198,13 @@ class Recorder(TorchFunctionMode):
 
     def keep_computed(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
         """Keep the rows asked for of a map that the model computed itself."""
-        rows, shape = self.rows(maps.shape[-2]), maps.shape
-        kept = at_least_float32(maps.detach()[:, :, rows])
-        self.keep(kept, rows, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, rows]))
+        queries, shape = self.wanted_queries(maps.shape[-2]), maps.shape
+        kept = at_least_float32(maps.detach()[:, :, queries])
+        self.keep(
+            kept, queries, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, queries])
+        )
 
-    def rows(self, num_queries: int) -> list[int]:
+    def wanted_queries(self, num_queries: int) -> list[int]:
         """Return the indices of the queries to keep."""
         if self.queries == "all":
             return list(range(num_queries))
@@ -212,13 +218,13 @@ class Recorder(TorchFunctionMode):
         return [query % num_queries for query in wanted]
 
     def keep(
-        self, maps: Tensor, rows: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
+        self, maps: Tensor, queries: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
     ) -> None:
         """Add an attention to the record. Where gradients are recorded, its gradient is `slope` of the gradient of
         `output`."""
         name, maps = self.running[-1][0], maps.mean(dim=1, keepdim=True) if self.mean else maps
         attention = RecordedAttention(
-            name, sum(other.name == name for other in self.record), maps, tuple(rows), num_queries
+            name, sum(other.name == name for other in self.record), maps, tuple(queries), num_queries
         )
         self.record.append(attention)
         if self.gradients and output.requires_grad:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.metrics.perturbations import BATCH, Fill, Score, linear, scores_without
+from vision_attn.metrics.perturbations import BATCH, Fill, Score, noisy_interpolation, scores_without
 from vision_attn.system.errors import UserError
 
 STEPS = 32
@@ -73,7 +73,7 @@ def score_cam(
 
 
 def occlusion(
-    score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], fill: Fill = linear
+    score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], fill: Fill = noisy_interpolation
 ) -> Float[Tensor, "rows columns"]:
     """Measure how much the score falls without each region (Zeiler and Fergus 2014, section 4.2).
 

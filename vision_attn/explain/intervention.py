@@ -104,17 +104,17 @@ def _scaled_dot_product(attn_mask=None, dropout_p=0.0, is_causal=False, *, scale
 def hiding(model: nn.Module, hidden: Bool[Tensor, "N"], names: Collection[str]) -> Iterator[None]:
     """Remove attention to the keys `hidden` in the modules of these names, within this context and in this thread.
     Functions of torch without a gradient are not used meanwhile, which changes the rounding of outputs."""
-    mode, fast = _Hiding(hidden, names), torch.backends.mha.get_fastpath_enabled()
+    hider, fast = _Hiding(hidden, names), torch.backends.mha.get_fastpath_enabled()
 
     def enter(name: str, *_: Any) -> None:
-        mode.running.append(name)
+        hider.running.append(name)
 
     def leave(*_: Any) -> None:
-        mode.running.pop()
+        hider.running.pop()
 
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with following(model, enter, leave), mode:
+        with following(model, enter, leave), hider:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

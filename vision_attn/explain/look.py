@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.captioners.word_maps import look_of_words
+from vision_attn.explain.captioners.word_maps import explain_words
+from vision_attn.explain.explained_models import AnswerSubject
 from vision_attn.explain.explanation import Explanation
 from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
 from vision_attn.explain.recorded_answers import Method, likeliest, named, recorded, texts_of, wanted
-from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.system.errors import UserError
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))
@@ -42,12 +42,12 @@ def look(
     """
     if layer is not None or head is not None:
         if method not in ("auto", "attention"):
-            raise UserError(f"a layer and a head are of the method attention, not of {method}")
+            raise UserError(f"a layer and a head apply to the method attention, not to {method}")
         method = "attention"
     if model.kind == "captioner":
         if method not in ("auto", "attention", "relevance"):
             raise UserError(f"for captioners there are the methods attention and relevance, not {method}")
-        return look_of_words(model, picture, texts, layer, head, related=method == "relevance")
+        return explain_words(model, picture, texts, layer, head, related=method == "relevance")
     if model.kind == "matcher" and not texts:
         raise UserError("this model compares images with texts: give a text")
     if model.kind == "encoder" and texts:

@@ -18,8 +18,8 @@ def attention_weights(
     mask: Tensor | None,
     causal: bool,
     scale: float | None,
-    rows: list[int],
-) -> Float[Tensor, "B K rows N"]:
+    queries: list[int],
+) -> Float[Tensor, "B K queries N"]:
     """Compute softmax(q k^T scale + mask) for some queries, in blocks. Heads of `query` may share heads of `key`."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     device_type = query.device.type
@@ -27,13 +27,13 @@ def attention_weights(
         query, key = (tensor.to(torch.get_autocast_dtype(device_type)) for tensor in (query, key))
     B, K, _, _ = query.shape
     N = key.shape[-2]
-    query = at_least_float32(query[:, :, rows] if len(rows) < query.shape[-2] else query)
-    maps = torch.empty(B, K, len(rows), N, dtype=query.dtype, device=query.device)
+    query = at_least_float32(query[:, :, queries] if len(queries) < query.shape[-2] else query)
+    maps = torch.empty(B, K, len(queries), N, dtype=query.dtype, device=query.device)
     at_once = max(1, BLOCK // (B * K * N))
     with torch.autocast(device_type, enabled=False):
-        for first in range(0, len(rows), at_once):
+        for first in range(0, len(queries), at_once):
             block = slice(first, first + at_once)
-            numbers = torch.tensor(rows[block], device=query.device)
+            numbers = torch.tensor(queries[block], device=query.device)
             scores = grouped_product(query[:, :, block] * scale, key)
             if causal:
                 scores.masked_fill_(torch.arange(N, device=query.device) > numbers[:, None], -torch.inf)
@@ -45,14 +45,14 @@ def attention_weights(
     return maps
 
 
-def grouped_product(rows: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
-    """Compute rows keys^T, where K / G heads of `rows` share a head of `keys`."""
-    groups = rows.shape[1] // keys.shape[1]
+def grouped_product(queries: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
+    """Compute queries keys^T, where K / G heads of `queries` share a head of `keys`."""
+    groups = queries.shape[1] // keys.shape[1]
     if groups > 1:
-        rows, keys = rows.unflatten(1, (-1, groups)), keys[:, :, None]
+        queries, keys = queries.unflatten(1, (-1, groups)), keys[:, :, None]
     # A type that needs no conversion is not copied; the others are converted in blocks.
     blocks = keys.split(KEYS if keys.dtype.itemsize < 4 else keys.shape[-2], dim=-2)
-    products = [at_least_float32(rows) @ at_least_float32(block).mT for block in blocks]
+    products = [at_least_float32(queries) @ at_least_float32(block).mT for block in blocks]
     product = products[0] if len(products) == 1 else torch.cat(products, dim=-1)
     return product if groups == 1 else product.flatten(1, 2)
 

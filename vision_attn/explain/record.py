@@ -55,8 +55,8 @@ def record_attention(
 
 @contextmanager
 def following(model: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Within this context, call `enter` with the name and the inputs of each module of `model` before it runs, and
-    `leave` after it, also where it raises."""
+    """Call `enter` with the name and the inputs of each module of `model` before it runs, and `leave` after it, also if
+    it raises, within this context."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
 from vision_attn.explain.explanation import chosen
-from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.libraries.opened_model import one_line
 from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_map, extent_of_picture, extent_of_tokens
+from vision_attn.explain.map_placement import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam, layer_cam
 from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, MapShapes, PatchGrid, map_shapes

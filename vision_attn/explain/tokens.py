@@ -155,9 +155,9 @@ class ImageAttention:
         self.in_stages = any(known_grid(attention.num_queries, shapes) is not None for attention in others)
         """Whether other layers attend over other tokens, so that products over all layers are undefined."""
 
-    def answer(self, rows: Float[Tensor, "*rest Q N"]) -> Float[Tensor, "*rest Y X"]:
+    def answer(self, weights: Float[Tensor, "*rest Q N"]) -> Float[Tensor, "*rest Y X"]:
         """Return the map of the answer, from weights between all tokens."""
-        return self.grid.picture(rows[..., 0, :] if self.grid.prefix else rows.mean(dim=-2))
+        return self.grid.picture(weights[..., 0, :] if self.grid.prefix else weights.mean(dim=-2))
 
     def raw(self) -> Float[Tensor, "B layers K Y X"]:
         """Return the attention of each head of each layer. Layers with fewer heads repeat their mean."""
@@ -194,10 +194,10 @@ class ImageAttention:
             layers and layers[0].num_queries == 1 and not self.grid.prefix
         ):  # a query that is no token: no layer comes before
             return self.answer(mixed(layers[-1])).detach()
-        rows = product([_with_tokens(layer) for layer in layers])
+        weights = product([_with_tokens(layer) for layer in layers])
         if self.pool is None or (self.pool.gradient is None and product is relevance):
-            return self.answer(rows).detach()
-        return self.grid.picture((mixed(self.pool) @ rows)[:, 0]).detach()
+            return self.answer(weights).detach()
+        return self.grid.picture((mixed(self.pool) @ weights)[:, 0]).detach()
 
 
 def _placed(

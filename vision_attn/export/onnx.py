@@ -168,8 +168,8 @@ def _captioner(task: Captioning, number: int, generator: torch.Generator) -> lis
 
     def step(word: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         held = with_tensors(state, tensors[len(kept) :]), with_tensors(memory, tensors[: len(kept)])
-        logits, after, look = task.model.step(word, *held)
-        return logits[:, 0], *_copied(after), *(() if look is None else (look.alpha[:, 0],))
+        logits, after, attention = task.model.step(word, *held)
+        return logits[:, 0], *_copied(after), *(() if attention is None else (attention.alpha[:, 0],))
 
     names = [f"memory_{place}" for place in range(len(kept))]
     state_names = [f"state_{place}" for place in range(len(going))]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from vision_attn.explain.subjects import Map
+from vision_attn.explain.explained_models import Map
 
 PICTURE = 448
 """The longer side, in pixels, of a picture that is kept to be shown."""

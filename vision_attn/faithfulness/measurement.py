@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.explain.attributions import regions_of
-from vision_attn.explain.subjects import ExplainedAnswer, Map, Subject
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.faithfulness.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.faithfulness.examples import Example, Examples
 from vision_attn.faithfulness.random_weights import STAGES, from_the_output, randomised
@@ -27,8 +27,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.locks import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
-"""A user's own method: a function from the image that the model takes, and the text of the answer, to a map that covers
-the image evenly."""
+"""A user's own method: from the image that the model takes, and the text of an answer, to a map of the whole image."""
 BLOCKS = 4
 """The rows and columns of regions whose best order is searched."""
 ANSWERS = 1000
@@ -61,8 +60,7 @@ class Measured(NamedTuple):
     """The area under the deletion curve, over the share of regions."""
     insertion: list[float]
     pointing: list[float] | None
-    """Whether the largest region lies in a box or mask, for each method and last for a uniform map. None without
-    boxes."""
+    """Whether the largest region lies in a box or mask, by method and last for a uniform map. None without boxes."""
     mass: list[float] | None
     """The share of the map in boxes or masks, in the same order."""
     control: list[float] | None = None
@@ -114,22 +112,18 @@ class Measurement:
         """Whether any map of a method differs from the same weight everywhere, for each method."""
         self.examples = Examples()
         self.best: list[tuple[float, float]] = []
-        """The lowest area found under a deletion curve and the highest under an insertion curve, for each of the first
-        answers."""
+        """The smallest area under a deletion curve and the largest under an insertion curve, of each first answer."""
         self.sanity: dict[str, list[float]] = {}
         """The rank correlation of each method's maps with the original ones after each stage of randomising."""
         self.first: list[FirstAnswer] = []
-        """The first answer to each of the first images, for the search of best orders and the test with random
-        weights."""
+        """The first answers to the first images, for the search of best orders and the test with random weights."""
         self.is_whole = True
         """Whether the measurement was complete; False if it was interrupted."""
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
-        """Measure one image. An image whose measurement is interrupted leaves nothing behind.
-
-        picture: the part of the photograph that the model sees. boxes: a function from the text of an answer to its
-            boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or masks; empty if it has none."""
+        """Measure one image. An interrupted measurement leaves nothing behind. picture: the part that the model sees.
+        boxes: returns the boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or the masks, of an answer's text."""
         before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
         answers, shown = [], []
         try:
@@ -188,8 +182,7 @@ class Measurement:
         return Curves(*map(torch.stack, zip(*curves, strict=True)))
 
     def _score(self, images: Tensor, question: ExplainedAnswer) -> Tensor:
-        """Return the scores of an answer, computed in a turn of their own: the piece of work that a trial of threads
-        times."""
+        """Return the scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
         with self.subject.turn as turn:
             if isinstance(turn, Turn):
                 turn.compare(len(images))
@@ -229,14 +222,11 @@ class Measurement:
         return lambda text: [box for box in self._seen(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
 
     def finish(self) -> None:
-        """Search the best orders of the first answers, and test how their maps depend on the weights. Raises UserError
-        if nothing was measured."""
+        """Search the best orders of first answers, and test their maps with random weights. Raises UserError without
+        any."""
         if not self._answers:
-            none = (
-                f"no answer to {plural(len(self.by_image), 'image')} has a word to explain"
-                if self.by_image
-                else "no image"
-            )
+            images = plural(len(self.by_image), "image")
+            none = f"no answer to {images} has a word to explain" if self.by_image else "no image"
             raise UserError(f"nothing could be measured: {none}")
         with self.subject.turn, forked(self.settings.seed):
             searched = self.first[: self.settings.best]

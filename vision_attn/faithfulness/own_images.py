@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.digits.mnist import DigitSource
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.labelled.boxes import Box
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
@@ -21,7 +21,7 @@ class OwnImages:
     """
 
     def __init__(self, task: Task, source: Source, name: str, number: int) -> None:
-        if not isinstance(source, Generated | DigitSource):
+        if not isinstance(source, GeneratedImages | DigitSource):
             raise UserError(f"{name} is not of drawn images: name photographs, or a folder of them, to measure it on")
         self.task, self.source, self.number = task, source, number
         self._boxes: Any = None

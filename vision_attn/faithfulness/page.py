@@ -19,7 +19,7 @@ from vision_attn.viz.overlay.pages import NAMES, constants
 from vision_attn.viz.overlay.scale import number, shares
 from vision_attn.viz.overlay.views import VIEW, View, overlaid
 from vision_attn.viz.page import around, edges_of, map_of
-from vision_attn.viz.sheet import Panel, fitted, sheet
+from vision_attn.viz.panel_sheets import Panel, fitted, sheet
 
 UNKNOWN = "–"
 SIDE = 256

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.explain.subjects import Map
+from vision_attn.explain.explained_models import Map
 from vision_attn.geometry.extents import WHOLE, positions
 
 

@@ -20,7 +20,7 @@ from vision_attn.fast import accumulate
 from vision_attn.task import Static
 
 
-class TimeStep(NamedTuple):
+class PackedStep(NamedTuple):
     """The rows that a time step computes: N captions of B leading images and R leading rows."""
 
     images: int
@@ -70,7 +70,7 @@ def _known(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None
     return lengths if runs == 1 else Static(tuple(row for row in rows for _ in range(runs)) for rows in lengths)
 
 
-def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list[TimeStep]:
+def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list[PackedStep]:
     """The time steps in which any caption has a word.
 
     For two images with two captions each, of 3 and 1, and of 2 and 1 words, on a CPU:
@@ -93,16 +93,16 @@ def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list
 
 
 @lru_cache(maxsize=64)  # a graph that is captured cannot copy from the CPU
-def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[TimeStep, ...]:
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[PackedStep, ...]:
     """The time steps of captions of which row r of image b has lengths[b][r] words."""
     word_mask = torch.arange(longest) < torch.tensor(lengths)[..., None]
     return tuple(
-        TimeStep._make(field.to(device) if isinstance(field, Tensor) else field for field in step)
+        PackedStep._make(field.to(device) if isinstance(field, Tensor) else field for field in step)
         for step in _steps(word_mask)
     )
 
 
-def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[TimeStep]:
+def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[PackedStep]:
     B, R, _ = word_mask.shape
     index = torch.arange(word_mask.numel()).view(word_mask.shape)
     images = (word_mask.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
@@ -116,16 +116,16 @@ def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[TimeStep]:
         full = len(places) == b * r
         kept = None if now.equal(before) else now[before].nonzero().squeeze(1)
         sources = None if full else (leading.cumsum(0) - 1).clamp(min=0)
-        steps.append(TimeStep(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
+        steps.append(PackedStep(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
         before = now
     return steps
 
 
-def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[TimeStep]:
+def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[PackedStep]:
     """Return the schedule of all captions in all time steps."""
     B, R, T = words.shape
     index = torch.arange(words.numel(), device=words.device).view(-1, T)
-    return [TimeStep(B, R, index[:, t], None, None, None) for t in range(T)]
+    return [PackedStep(B, R, index[:, t], None, None, None) for t in range(T)]
 
 
 def places_of_words(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Tensor, "N"]:
@@ -133,7 +133,7 @@ def places_of_words(words: Int[Tensor, "B R T"], lengths: Static | None = None) 
     return torch.cat([step.position for step in schedule(words, lengths)])
 
 
-def spread(packed: Tensor, step: TimeStep | None) -> Float[Tensor, "B R *sizes"]:
+def spread(packed: Tensor, step: PackedStep | None) -> Float[Tensor, "B R *sizes"]:
     """Arrange packed rows by image and row. A caption that has no word at this step gets the row of another caption.
     Without `step`, rows are in this order already."""
     if step is None:
@@ -142,7 +142,7 @@ def spread(packed: Tensor, step: TimeStep | None) -> Float[Tensor, "B R *sizes"]
     return rows.unflatten(0, (step.images, step.rows))
 
 
-def collect(rows: Float[Tensor, "B R *sizes"], step: TimeStep | None) -> Tensor:
+def collect(rows: Float[Tensor, "B R *sizes"], step: PackedStep | None) -> Tensor:
     """Undo `spread`."""
     if step is None:
         return rows

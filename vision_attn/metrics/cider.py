@@ -145,12 +145,12 @@ def _unknown(word: str) -> int:
 
 def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
     """Return the captions of several images as one tensor, padded with PAD."""
-    rows = max(map(len, images))
+    most = max(map(len, images))
     longest = max((len(ids) for captions in images for ids in captions), default=1)
-    table = torch.full((len(images), rows, longest), PAD)
+    table = torch.full((len(images), most, longest), PAD)
     filled = [ids + [PAD] * (longest - len(ids)) for captions in images for ids in map(list, captions)]
     if filled:
-        places = torch.arange(rows) < torch.tensor([[len(captions)] for captions in images])
+        places = torch.arange(most) < torch.tensor([[len(captions)] for captions in images])
         table[places] = torch.tensor(filled)
     return table
 
@@ -160,11 +160,11 @@ class ReferenceTable:
 
     def __init__(self, images: Iterable[tuple[Sequence[str], Sequence[Sequence[int]]]], device: torch.device) -> None:
         """images: the references of each image as text, and their word ids."""
-        self.rows: dict[tuple[str, ...], int] = {}
+        self.numbers: dict[tuple[str, ...], int] = {}
         words, lengths = list[int](), list[list[int]]()
         for captions, coded in images:
-            if tuple(captions) not in self.rows:
-                self.rows[tuple(captions)] = len(lengths)
+            if tuple(captions) not in self.numbers:
+                self.numbers[tuple(captions)] = len(lengths)
                 lengths.append([len(ids) for ids in coded])
                 for ids in coded:
                     words += ids
@@ -181,10 +181,10 @@ class ReferenceTable:
         """Return the word ids of the references of each image, on the device, padded with PAD to the largest number and
         length of all images, so that every batch has the same shape. None if the references of an image are not in the
         table."""
-        rows = [self.rows.get(tuple(captions)) for captions in references]
-        if None in rows:
+        numbers = [self.numbers.get(tuple(captions)) for captions in references]
+        if None in numbers:
             return None
-        index = torch.tensor(rows)
+        index = torch.tensor(numbers)
         if self.words.is_cuda:
             index = index.pin_memory().to(self.words.device, non_blocking=True)
         position = torch.arange(self.longest, device=self.words.device)

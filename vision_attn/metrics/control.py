@@ -113,7 +113,7 @@ class Control(Evaluator):
                 tried = ((case, _map(case, forced, grid, task.encoder.frames)) for case in cases)
                 made = [(case, forced) for case, forced in tried if forced is not None]
                 several, maps = [case for case, _ in made], [forced for _, forced in made]
-                said = _decoded(task, decoding, regions, several, maps, strength)
+                said = _captions_under(task, decoding, regions, several, maps, strength)
                 for case, caption in zip(several, said, strict=True):
                     kept = own[case.image]
                     probed.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
@@ -230,7 +230,7 @@ def _map(case: Case, forced: str, grid: RegionGrid, frames: int) -> Float[Tensor
     return (weights / weights.sum()).float().flatten() if weights.any() else None
 
 
-def _decoded(
+def _captions_under(
     task: Any, decoding: Any, regions: Tensor, cases: Sequence[Case], maps: Sequence[Tensor], strength: float
 ) -> list[DecodedCaption]:
     """Decode the caption of each case under its map, in batches that need little memory."""

@@ -56,7 +56,7 @@ class Counts(NamedTuple):
         def add(own: Any, more: Any) -> Any:
             return more if own is None else own if more is None else own + more
 
-        wrong = {mode: number + other.wrong[mode] for mode, number in self.wrong.items()}
+        wrong = {testing: number + other.wrong[testing] for testing, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
 
 

@@ -25,8 +25,8 @@ class Information(NamedTuple):
     plug_in: float
     """The estimate from observed frequencies. It is too high: independent pairs have more than 0."""
     miller_madow: float
-    """The same, with (values that occur - 1) / (2 N) added to each entropy (Miller 1955). The correction suffices where
-    pairs occur often."""
+    """The estimate with (values that occur - 1) / (2 N) added to each entropy (Miller 1955). The correction suffices
+    where pairs occur often."""
 
 
 def mutual_information(x: Int[Tensor, "N"], y: Int[Tensor, "N"]) -> Information:
@@ -164,13 +164,15 @@ def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, 
     memory, state = model.start(regions, 1)
     before = torch.zeros_like(words[None, :1])
     for word in words[words != 0]:
-        logits, after, look = model.step(before, state, memory)
-        if look is None or look.region is not None:  # one region was seen: there is nothing that was approximated
+        logits, after, attention = model.step(before, state, memory)
+        if (
+            attention is None or attention.region is not None
+        ):  # one region was seen: there is nothing that was approximated
             return []
         with model.seeing_each() or nullcontext():
             rows = regions.shape[1]
             expected, *_ = model.step(before.expand(-1, rows).contiguous(), _repeated(state, rows), memory)
-        gaps.append(gap(logits[0, 0], expected[0], look.alpha[0, 0], int(word)))
+        gaps.append(gap(logits[0, 0], expected[0], attention.alpha[0, 0], int(word)))
         before, state = word.view(1, 1), after
     return gaps
 

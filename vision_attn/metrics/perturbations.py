@@ -1,8 +1,8 @@
 """Delete regions from images: order the regions by a map, fill the deleted ones, and score the changed images.
 
-The fill must not reveal the shape of the deleted regions: a square of the mean colour is a shape of its own. `linear`
-closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient Evaluation Strategy for
-Attribution Methods", ROAD, arXiv:2202.00449).
+The fill must not reveal the shape of the deleted regions: a square of the mean colour is a shape of its own.
+`noisy_interpolation` closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient
+Evaluation Strategy for Attribution Methods", ROAD, arXiv:2202.00449).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ PIXELS = 8 * 224 * 224
 """The largest number of their pixels on a CPU: the system clears the memory of larger tensors each time, which took
 half of the time with images of 448 pixels."""
 NOISE = 0.01
-"""The standard deviation of the noise of `linear`, as a share of the range of the image's values."""
+"""The standard deviation of the noise of `noisy_interpolation`, as a share of the range of the image's values."""
 BLUR = 12
 """The side of an image divided by the standard deviation of the Gaussian of `blur`."""
 
@@ -66,7 +66,7 @@ def blur(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Te
     return constant(gaussian_blur(image, kernel, [spread, spread]))(image, gone)
 
 
-def linear(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
+def noisy_interpolation(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
     """Fill by noisy linear interpolation (Rong et al. 2022, section 4): each deleted pixel is the mean of its eight
     neighbours, those at a side with twice the weight of those at a corner, with a little noise. An image without pixels
     gets the mean colour. The noise comes from torch's generator."""
@@ -75,7 +75,7 @@ def linear(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[
     return torch.where(gone[:, None], filled + noise, image)
 
 
-FILLS: dict[str, Fill] = {"linear": linear, "mean": mean, "blur": blur}
+FILLS: dict[str, Fill] = {"linear": noisy_interpolation, "mean": mean, "blur": blur}
 """The fills of deleted regions by name; the first is the default."""
 
 

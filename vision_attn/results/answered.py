@@ -15,7 +15,7 @@ from vision_attn.contracts import Fit
 from vision_attn.results.displayable import Displayable, InteractiveResult, origin_of
 from vision_attn.results.images import Picture, around, pictured
 from vision_attn.system.errors import UserError
-from vision_attn.viz.hops import (
+from vision_attn.viz.memory_hops import (
     AnsweredImage,
     AnsweredStory,
     hops_item,
@@ -97,12 +97,12 @@ class AnswerResult(Displayable):
         }
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence[Any], **look: Any) -> None:
-        """Write one page of several results. look: `overlay` and `scale`, for images."""
+    def write_together(cls, path: Path, results: Sequence[Any], **view: Any) -> None:
+        """Write one page of several results. view: `overlay` and `scale`, for images."""
         raise NotImplementedError
 
-    def write_page(self, path: Path, **look: Any) -> None:
-        self.write_together(path, [self], **look)
+    def write_page(self, path: Path, **view: Any) -> None:
+        self.write_together(path, [self], **view)
 
     def __str__(self) -> str:
         return self.text
@@ -156,18 +156,18 @@ class StoryAnswer(AnswerResult):
         return super().arrays() | {"facts": np.array([*self.facts], dtype=np.str_)}
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **look: Any) -> None:
-        if look:
-            raise UserError(f"{', '.join(look)} is of maps on pictures, and a story has none")
+    def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **view: Any) -> None:
+        if view:
+            raise UserError(f"{', '.join(view)} applies to maps on pictures, and a story has none")
         write_story_hops(path, [result.described for result in results], scored=results[0].scored, chosen=False)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["StoryAnswer"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["StoryAnswer"], **view: Any) -> Path:
         """Write index.html. Returns its path."""
-        cls.write_together(folder / "index.html", results, **look)
+        cls.write_together(folder / "index.html", results, **view)
         return folder / "index.html"
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         raise UserError(f"{path}: a story has no picture: save its page (.html) or its arrays (.npz)")
 
     def _repr_png_(self) -> None:
@@ -236,9 +236,9 @@ class SceneAnswer(AnswerResult, InteractiveResult):
         return super().arrays() | {"extent": np.array(self.extent, dtype=np.float32)}
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["SceneAnswer"], **look: Any) -> None:
+    def write_together(cls, path: Path, results: Sequence["SceneAnswer"], **view: Any) -> None:
         items = [result.page_item for result in results]
-        write_hops_page(path, items, scored=results[0].scored, origin=origin_of(results), **look)
+        write_hops_page(path, items, scored=results[0].scored, origin=origin_of(results), **view)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
-        write_hops_sheet(path, self.page_item, scored=self.scored, **look)
+    def write_picture(self, path: Path, **view: Any) -> None:
+        write_hops_sheet(path, self.page_item, scored=self.scored, **view)

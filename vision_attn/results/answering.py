@@ -16,7 +16,7 @@ from vision_attn.results.images import Picture, encoded, held, name_of, whole
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.console import few, suggest
 from vision_attn.system.errors import UserError
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory
 
 if TYPE_CHECKING:
     from vision_attn.results.answered import AnswerResult

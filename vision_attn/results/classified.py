@@ -21,8 +21,8 @@ from vision_attn.viz.classified import DRAWN
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture
 from vision_attn.viz.glimpses import write_animation, write_glimpses
-from vision_attn.viz.reads import ReadTrace, write_reads, write_reads_animation
-from vision_attn.viz.sheet import Panel, fitted, save_picture, sheet
+from vision_attn.viz.panel_sheets import Panel, fitted, save_picture, sheet
+from vision_attn.viz.read_windows import ReadTrace, write_reads, write_reads_animation
 
 
 @dataclass(repr=False)

@@ -107,8 +107,8 @@ class CaptionResult(DecodedResult):
         extent = self.extent.within(seen)
         return PageItem(self.title, picture, self.words, self.alpha, extent=extent, seen=seen, **options)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
-        write_item(path, self.page_item._replace(title=self.of_picture), **look)
+    def write_picture(self, path: Path, **view: Any) -> None:
+        write_item(path, self.page_item._replace(title=self.of_picture), **view)
 
 
 @dataclass(repr=False)
@@ -147,7 +147,7 @@ class TranscriptResult(DecodedResult):
 
     @property
     def entropy(self) -> Float[Tensor, "T"] | None:
-        """Of the character after each glimpse, in nats: how undecided the model still was."""
+        """The entropy of the character after each glimpse, in nats: how undecided the model still was."""
         trace = self.glimpses
         if trace is None or trace.probabilities is None:
             return None
@@ -170,13 +170,13 @@ class TranscriptResult(DecodedResult):
         return PageItem(self.title, self.picture, self.words, self.alpha, log_prob=self.log_prob, extent=self.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["TranscriptResult"], **look: Any) -> None:
+    def write_together(cls, path: Path, results: Sequence["TranscriptResult"], **view: Any) -> None:
         items = [result.page_item for result in results]
-        write_page(path, items, title="Where each character looked", unit="character", **look)
+        write_page(path, items, title="Where each character looked", unit="character", **view)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"], **view: Any) -> Path:
         return write_transcripts([result.strip for result in results], folder)[0]
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         write_alignments(path, self.strip.picture, self.strip.items)

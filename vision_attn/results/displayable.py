@@ -20,7 +20,7 @@ from vision_attn.viz.figures.paper import DPI, Paper, ending_of
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import picture_name
+from vision_attn.viz.panel_sheets import picture_name
 
 ORIGIN = "Maps of {}: {}. "
 HEIGHT = 640
@@ -49,14 +49,14 @@ class Displayable(ABC):
         return {}
 
     @abstractmethod
-    def write_page(self, path: Path, **look: Any) -> None:
+    def write_page(self, path: Path, **view: Any) -> None:
         """Write a self-contained HTML page."""
 
     @abstractmethod
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         """Write a PNG."""
 
-    def write_animation(self, path: Path, **look: Any) -> None:
+    def write_animation(self, path: Path, **view: Any) -> None:
         """Write a GIF. Raises UserError for a result in which nothing moves."""
         raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
 
@@ -118,7 +118,7 @@ class Displayable(ABC):
             )
         known = set() if ending == ".npz" else {"overlay", "scale"}
         if unknown := options.keys() - known:
-            raise UserError(f"{path}: {', '.join(unknown)} is of figures, a .pdf, .svg or a .png with its width")
+            raise UserError(f"{path}: {', '.join(unknown)} applies to figures: .pdf, .svg, or .png with a width")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[ending](path, **options)
         return path
@@ -249,35 +249,35 @@ class InteractiveResult(Said, Displayable):
         return light(self.alpha, self.picture.height, self.picture.width, self.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **look: Any) -> None:
-        """Write one page of several results. look: `overlay` and `scale`."""
-        write_page(path, [result.page_item for result in results], origin=origin_of(results), **look)
+    def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **view: Any) -> None:
+        """Write one page of several results. view: `overlay` and `scale`."""
+        write_page(path, [result.page_item for result in results], origin=origin_of(results), **view)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"], **view: Any) -> Path:
         """Write NUMBER-TITLE.png for each result, and index.html of all. Returns the path of the page."""
         page = folder / "index.html"
-        cls.write_together(page, results, **look)
+        cls.write_together(page, results, **view)
         for number, result in enumerate(progress(results, what="pictures", unit="image"), start=1):
-            result.write_picture(folder / picture_name(number, result.title), **look)
+            result.write_picture(folder / picture_name(number, result.title), **view)
         return page
 
-    def write_page(self, path: Path, **look: Any) -> None:
-        self.write_together(path, [self], **look)
+    def write_page(self, path: Path, **view: Any) -> None:
+        self.write_together(path, [self], **view)
 
     @abstractmethod
-    def write_picture(self, path: Path, **look: Any) -> None:
-        """Write a PNG. look: `overlay` and `scale`."""
+    def write_picture(self, path: Path, **view: Any) -> None:
+        """Write a PNG. view: `overlay` and `scale`."""
 
-    def show(self, **look: Any) -> Any:
+    def show(self, **view: Any) -> Any:
         """Return what a notebook displays, with another `overlay` or `scale` than by default."""
         with scratch("page") as folder:
-            self.write_page(folder / "page.html", **look)
+            self.write_page(folder / "page.html", **view)
             return Framed((folder / "page.html").read_text(encoding="utf-8"))
 
-    def write_animation(self, path: Path, **look: Any) -> None:
-        """Write an animation with a frame for each word. look: `overlay` and `scale`."""
-        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **look)
+    def write_animation(self, path: Path, **view: Any) -> None:
+        """Write an animation with a frame for each word. view: `overlay` and `scale`."""
+        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **view)
 
     def __str__(self) -> str:
         return self.text

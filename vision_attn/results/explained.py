@@ -112,7 +112,7 @@ class ExplanationResult(InteractiveResult):
         return PageItem(self.title, self.whole, self.words, self.alpha, **options)
 
     @classmethod
-    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **look: Any) -> None:
+    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **view: Any) -> None:
         class_name = items[0].kind
         dials = any(item.layers is not None for item in items)
         origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
@@ -123,15 +123,15 @@ class ExplanationResult(InteractiveResult):
             + (DIALS if dials else "")
         )
         told_as: dict[str, Any] = {"title": TITLES[class_name], "guide": guide, "origin": origin}
-        write_page(path, [item.page_item for item in items], unit=UNITS.get(class_name, "word"), **told_as, **look)
+        write_page(path, [item.page_item for item in items], unit=UNITS.get(class_name, "word"), **told_as, **view)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         options: dict[str, Any] = {
             "title": f"{self.of_picture} · {self.way}",
             "log_prob": self.log_prob,
             "extent": self.extent.within(self.seen),
             "seen": self.seen,
-            **look,
+            **view,
         }
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)

@@ -191,8 +191,8 @@ class Explainer:
         return measure(subject, self.name, images, **options)
 
     def subject(self, texts: Sequence[str] = ()) -> Any:
-        """Return the subject of measurements: see `vision_attn.explain.subjects`. Raises UserError for captioners."""
-        from vision_attn.explain.subjects import AnswerSubject
+        """Return the subject of `measure`: see `explain.explained_models`. Raises UserError for captioners."""
+        from vision_attn.explain.explained_models import AnswerSubject
 
         if self._model is None:
             raise UserError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")

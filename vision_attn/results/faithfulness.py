@@ -10,8 +10,8 @@ from typing import Any
 
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.explained_models import Subject
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.subjects import Subject
 from vision_attn.faithfulness.examples import Example
 from vision_attn.faithfulness.measurement import Given, Measurement, MeasureSettings
 from vision_attn.faithfulness.own_images import OwnImages
@@ -26,7 +26,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.overlay.views import VIEW, View, check_view
-from vision_attn.viz.sheet import save_picture
+from vision_attn.viz.panel_sheets import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
 """The name of a method, or of several, or your own methods by name; None for all that suit the model."""
@@ -142,7 +142,7 @@ def measure(
         chosen.interrupt()
     result = result_of(chosen, name)
     if isinstance(known, Boxes) and result.numbers["uniform"] is None:
-        complain("no object of the file is of an answer to these images, so there is no pointing")
+        complain("no object in the file belongs to an answer to these images, so there is no pointing")
     return result
 
 

@@ -194,7 +194,7 @@ class Model(AnswersQuestions):
         if captions is None and strategy == "diverse":
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
-            raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
+            raise UserError(f'a seed applies to sampled captions: give strategy="sampled", not {strategy!r}')
         wanted = None if attend is None else Wanted(attend, strength, self.task.decoding.changed(**settings).max_words)
         asked = CaptionRequest(captions, strategy, seed, placed, wanted, settings)
         return captioned(self, images, asked, unreadable)

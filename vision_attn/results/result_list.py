@@ -19,7 +19,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.glimpses import grid
-from vision_attn.viz.sheet import save_picture
+from vision_attn.viz.panel_sheets import save_picture
 
 BATCH = 16
 """The number of photographs that are encoded and captioned together."""
@@ -45,10 +45,10 @@ class ResultList(Displayable, list[Result]):
     def figure_options(self) -> Sequence[str]:
         return self[0].figure_options if self else ()
 
-    def write_page(self, path: Path, **look: Any) -> None:
+    def write_page(self, path: Path, **view: Any) -> None:
         items: list[Any] = [item for item in self if isinstance(item, InteractiveResult | AnswerResult)]
         if len(items) == len(self):
-            (type(items[0]) if items else InteractiveResult).write_together(path, items, **look)
+            (type(items[0]) if items else InteractiveResult).write_together(path, items, **view)
             return
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")
@@ -71,13 +71,13 @@ class ResultList(Displayable, list[Result]):
     def _repr_png_(self) -> bytes | None:
         return None if not self or any(isinstance(item, StoryAnswer) for item in self) else super()._repr_png_()
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         if not self:
             raise UserError(f"{path}: there is no result to draw")
         with scratch("pictures") as folder:
             drawn = []
             for number, item in enumerate(self):
-                item.write_picture(folder / f"{number}.png", **look)
+                item.write_picture(folder / f"{number}.png", **view)
                 drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
             save_picture(path, grid(drawn, 1))
 

@@ -1,1 +1,1 @@
-"""Files, the terminal, memory, threads and the machine: requests to the operating system."""
+"""The operating system: files, the terminal, memory, threads, the machine."""

@@ -18,7 +18,7 @@ from vision_attn.metrics.errors import wilson
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Source, Task
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 
 
 class Judged(NamedTuple):

@@ -23,7 +23,7 @@ from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import glimpsed, write_classified
 from vision_attn.viz.figures.paper import Paper
-from vision_attn.viz.reads import ReadTrace
+from vision_attn.viz.read_windows import ReadTrace
 
 
 class ClassifiedImage(NamedTuple):

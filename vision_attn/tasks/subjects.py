@@ -14,8 +14,8 @@ from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.subjects import ExplainedAnswer, Map, Subject
 from vision_attn.geometry.extents import Extent, middles
 from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError

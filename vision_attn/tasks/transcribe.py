@@ -49,7 +49,10 @@ class Transcription(Captioning):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
-        errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
+        errors, maps = (
+            [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)],
+            [Motion(), Pointing(), Alignment()],
+        )
         return [*errors, *maps, *glimpses]
 
     def _decode(

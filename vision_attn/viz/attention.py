@@ -1,4 +1,4 @@
-"""Attention maps as in the figures of Show, Attend and Tell: one PNG with a panel per word."""
+"""Draw attention maps as in the figures of Show, Attend and Tell: one PNG with a panel per word."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
-from vision_attn.viz.sheet import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
+from vision_attn.viz.panel_sheets import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05
-"""A map is nearly uniform if its entropy is within this fraction of the maximum."""
+"""A map is nearly uniform if its entropy is within this share of the maximum."""
 
 BAR = 160, 10  # pixels of the colours of a scale
 RIM = 2  # width of the white line around the selected region
@@ -52,8 +52,8 @@ def sharpest_word(
     uniform: bool = False,
 ) -> int | None:
     """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
-    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: nearly
-    uniform maps count too, for who has to show one."""
+    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: whether
+    nearly uniform maps count too, for a caller that must show one."""
     marks = content_marks(words, content)
     candidates = [
         (entropy, index)
@@ -95,8 +95,8 @@ def attention_sheet(
     seen: Extent = WHOLE,
 ) -> Image.Image:
     """Draw the plain picture, then one panel per word: the picture with that word's map, in one of the views of
-    `viz.overlay`, and its largest share of the weight. Below them stands the scale. Only the plain picture if `alpha`
-    is None.
+    `viz.overlay`, and its largest share of the weight. The scale stands below them. If `alpha` is None, only the plain
+    picture is drawn.
 
     picture: the image in its own shape.
     words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
@@ -107,8 +107,8 @@ def attention_sheet(
     regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
         pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
     extent: where the regions lie on the picture.
-    panel: pixels of a panel's longer side.
-    truth: what boxes are, for the remark that explains them.
+    panel: the longer side of a panel, in pixels.
+    truth: the name of the boxes in the remark that explains them.
     overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
     seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
 
@@ -137,7 +137,7 @@ def attention_sheet(
 
 
 def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> Bar:
-    """The scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
+    """Return the scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
     flat = f"even map: {number(1 / maps[0].numel())}"
     if overlay == "contours":
         lines = " and ".join(f"{share:.0%} ({line})" for share, line in zip(SHARES, ("thick", "thin"), strict=True))
@@ -149,7 +149,7 @@ def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> B
 def _notes(
     words: Sequence[str], maps: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
-    """The note next to each word: its largest share and whether its map is nearly even, and its probability."""
+    """Return the note next to each word: its largest share, whether its map is nearly even, and its probability."""
     marks = [""] * len(words)
     if maps is not None:
         largest = [f"max {number(share)}" for share in ends(maps)]
@@ -164,8 +164,8 @@ def _remark(
     log_prob: Sequence[float | int] | Tensor | None,
     boxes: str,
 ) -> str:
-    """The legend of the notes, that of `boxes`, and how many maps are nearly even or zero; empty if there is none of
-    it."""
+    """Return the legend of the notes and of `boxes`, and the number of maps that are nearly even or zero; empty without
+    any."""
     remarks = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
     remarks += [boxes] * bool(boxes)
     if alpha is not None:

@@ -1,4 +1,4 @@
-"""Text in pictures: the choice of a typeface, and measuring, cutting and wrapping text in it.
+"""Choose a typeface for text in pictures, and measure, cut and wrap text in it.
 
 Pillow's built-in typeface has only plain Latin letters. For other text, a typeface installed on the machine is used;
 letters that none of them has lose their accents, or appear as empty boxes, and a message says so.
@@ -14,7 +14,8 @@ from vision_attn.system.console import complain
 
 _CHINESE = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _UNIT = re.compile(rf"\s*(?:[{_CHINESE}][、。，：；！？）」』ー]*|[^\s{_CHINESE}]+)")
-"""What stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, without spaces."""
+"""Matches a unit that stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, which
+have no spaces."""
 _said: set[str] = set()
 
 

@@ -1,4 +1,4 @@
-"""What the page asks of a model: captions, classes, digits, and maps."""
+"""Answer the page's requests to a model: captions, classes, digits, and maps."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -35,18 +35,18 @@ OPTIONS = {
     "glimpses": ("clutter", "seed", "locations"),
     "look": ("text", "method"),
 }
-"""What can be asked, and its options besides `model` and `name`."""
+"""The options of each verb, besides `model` and `name`."""
 MOST, MOST_SEED = 20, 10**6
-"""Pieces of clutter, and the seed of their places."""
+"""The largest number of pieces of clutter, and the largest seed of their places."""
 LONGEST = 100_000
-"""Bytes of a story."""
+"""The largest number of bytes of a story."""
 DIGIT, PIECE = 28, 8
-"""Pixels of a drawn digit, and of a piece of clutter."""
+"""The sides of a drawn digit and of a piece of clutter, in pixels."""
 
 
 def verbs(model: Model | Explainer) -> list[str]:
-    """What a model answers. A drawn digit is put on a canvas of the model's size; models of images of any size have
-    none."""
+    """Return the verbs that a model answers. Drawn digits need a canvas of the model's size, which models of images of
+    any size do not have."""
     if isinstance(model, Explainer):
         return ["look"]
     task = model.task
@@ -71,15 +71,15 @@ def check_served(model: Model | Explainer) -> None:
 
 
 def takes_digits(task: Classification) -> bool:
-    """Whether a classifier tells digits apart, in grey images that have room for one."""
+    """Return whether a classifier tells digits apart, in grey images that have room for one."""
     channels, height, width = task.image_shape
     return channels == 1 and min(height, width) >= DIGIT and all(map(str.isdigit, task.class_names))
 
 
 def described(model: Model | Explainer) -> dict[str, Any]:
-    """What the page asks of a model, and what it takes: a photograph, a film, a line or a digit, or, where it is looked
-    into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph.
-    `glimpses`: how many a model of digits takes."""
+    """Describe a model for the page: the kind of its answer, and its input (a photograph, a film, a line or a digit)
+    or, if it is explained, its own kind. `steerable` says whether the user may draw places on a photograph, `glimpses`
+    how many a model of digits takes."""
     able = verbs(model)
     if "answer" in able:
         return {"kind": "answer", "takes": "image" if model.task.encoder else "story"}
@@ -97,7 +97,7 @@ def described(model: Model | Explainer) -> dict[str, Any]:
 
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
-    """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
+    """Decode an upload in all ways that its answer and its page need, before its turn, while others are answered.
     Raises UserError if it cannot be decoded."""
     if verb == "answer" and not model.task.encoder:
         return  # a text
@@ -125,8 +125,8 @@ def decode(model: Any, verb: str, file: Encoded) -> None:
 def answers(
     model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]
 ) -> list[Displayable | Played]:
-    """The result for each image file, with the same options. Photographs are captioned together. Raises UserError for
-    what cannot be used."""
+    """Return the result for each image file, with the same options. Photographs are captioned together. Raises
+    UserError for files and options that cannot be used."""
     grad = verb == "look"  # maps may need gradients
     with without_loops(len(files) == 1), nullcontext() if grad else torch.inference_mode():
         if verb == "look":
@@ -141,7 +141,7 @@ def answers(
             if not isinstance(model.task, Transcription):
                 return model.caption([*files], **where)
             if where:
-                raise UserError("attend is of captions: a reader of lines takes none")
+                raise UserError("attend applies to captions: a reader of lines takes none")
             return model.transcribe([*files])
         if verb in ("digit", "glimpses"):
             pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)
@@ -154,7 +154,7 @@ def answers(
 
 
 def sentences_of(story: Encoded) -> list[str]:
-    """The sentences of a story that was sent as text. Raises UserError if it is none."""
+    """Return the sentences of a story that was sent as text. Raises UserError if it has none."""
     try:
         text = story.content.decode() if isinstance(story.content, bytes) and len(story.content) <= LONGEST else ""
     except UnicodeDecodeError:
@@ -165,8 +165,8 @@ def sentences_of(story: Encoded) -> list[str]:
 
 
 def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | None = None) -> Tensor:
-    """A canvas of `size` (Y, X), with the drawn digit at a random place among pieces of other digits. What is
-    transparent is no part of a digit. Without a seed, the same picture has the same place."""
+    """Return a canvas of `size` (Y, X), with the drawn digit at a random place among pieces of other digits.
+    Transparent pixels are no part of a digit. Without a seed, the same picture has the same place."""
     height, width = size
     opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
     drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
@@ -187,5 +187,5 @@ def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | 
 
 @cache
 def digits() -> Tensor:
-    """Digits for clutter, (N, 28, 28): generated by the DRAW that is included."""
+    """Return the digits for clutter, (N, 28, 28), generated by the included DRAW."""
     return open_model("weights/draw_mnist", device="cpu").draw(16).images[:, 0]

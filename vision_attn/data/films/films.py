@@ -39,7 +39,7 @@ class DrawnFilms(DrawnCaptions):
     frames: of a film, a multiple of 3, at least 6.
     size: height and width of the frames in pixels.
     rows: captions per film in a batch, at most five; `references` always holds all five.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`; images are films.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`; images are films.
     mixture: proportions of films of two objects and two events, three objects and two events, and three of both.
 
     Objects move, stop, meet, change colour and leave: see `films.grammar`. `boxes` of a batch are those of the actor of

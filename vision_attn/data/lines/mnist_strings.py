@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.digits.mnist import SIDE, DigitSource
-from vision_attn.data.generated import Generated, taken
+from vision_attn.data.generated_images import GeneratedImages, taken
 from vision_attn.data.lines.characters import Characters
 from vision_attn.data.lines.strips import Ink, StripLayout, add_digits, padded_width
 from vision_attn.data.random_streams import FIXED, integers, stream
@@ -34,7 +34,7 @@ LENGTHS = 1
 """The last number of the random stream of the lengths of a training batch."""
 
 
-class Strings(VocabularySource, Generated, DigitSource):
+class Strings(VocabularySource, GeneratedImages, DigitSource):
     """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
 
     say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
@@ -46,7 +46,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
     grow: the number of batches at the start of training over which the largest number of digits grows evenly from
         `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`. folder, download: as for `MNIST`.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`. folder, download: as for `MNIST`.
 
     Strips are white on black, in three equal channels. Those of a batch are padded on the right with black to the
     width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
@@ -81,7 +81,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     ) -> None:
         DigitSource.__init__(self, folder=folder, batch_size=batch_size, download=download)
         sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
-        Generated.__init__(self, batch_size=batch_size, **sizes)
+        GeneratedImages.__init__(self, batch_size=batch_size, **sizes)
         for name, (low, high) in {"lengths": lengths, "test_lengths": test_lengths}.items():
             if not 1 <= low <= high <= 100:
                 raise UserError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")

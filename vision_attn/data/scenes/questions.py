@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import integers, stream, uniform
 from vision_attn.data.scenes.canvas import Arrangement, draw, side_range
 from vision_attn.data.scenes.grammar import COLOURS, SHAPES
@@ -38,13 +38,14 @@ class SampledQuestions(NamedTuple):
     """(B,): whether the colour (0) or the shape (1) of the last one is asked."""
 
 
-class SceneQuestions(VocabularySource, Generated):
+class SceneQuestions(VocabularySource, GeneratedImages):
     """Drawn scenes of six objects, each with one question about them; new in every epoch.
 
     steps: how many objects the answer follows from, one of these numbers at random. 1: "what colour is the circle?";
         2: "what colour is the thing left of the red circle?"; 3: "what colour is the thing above the thing left of the
         red circle?"
-    size: height and width of images in pixels. batch_size, epoch_images, val_images, test_images: as for `Generated`.
+    size: height and width of images in pixels.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
 
     Raises UserError for sizes and numbers that no scene can be drawn with.
     """

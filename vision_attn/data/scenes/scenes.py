@@ -31,7 +31,7 @@ class Scenes(DrawnCaptions):
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
         proportion in others.
     rows: captions per image in a batch, at most five; `references` always holds all five.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
     mixture: proportions of scenes with one, two and three objects.
     language: of the captions: see `data.scenes.languages`.
     words, max_words: how captions become words (`data.words`; None: at spaces), and how many there are at most.

@@ -12,11 +12,11 @@ from vision_attn.contracts import Fit
 from vision_attn.explain.captioners.generation import GeneratedCaptions, generate
 from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.subjects import ExplainedAnswer, Map, Subject
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.system.errors import UserError
@@ -91,8 +91,8 @@ class GeneratedWords(Subject):
         with torch.no_grad(), record_attention(self.module, queries="all") as record:
             teacher_forced(self.model, inputs, target.sequence, target.steps)
         layers = [attention for attention in record if attention.name in tokens.layers]
-        rows = [step - target.steps for step in target.group]
-        pictures = [tokens.picture(layer.maps[0][:, rows]).mean(dim=(0, 1)) for layer in layers]
+        steps = [step - target.steps for step in target.group]
+        pictures = [tokens.picture(layer.maps[0][:, steps]).mean(dim=(0, 1)) for layer in layers]
         return Map(torch.stack(pictures).mean(dim=0), self._placed)
 
     def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> Inputs:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
 from vision_attn.explain.captioners.image_tokens import ImageTokens, find_tokens
 from vision_attn.explain.captioners.prompts import Inputs, generated, image_token, num_queries
-from vision_attn.explain.in_place import in_place, keys_of, once
 from vision_attn.explain.libraries.opened_model import one_line
 from vision_attn.explain.libraries.opening import OpenedModel
+from vision_attn.explain.map_placement import in_place, keys_of, once
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.tokens import MapShapes, PatchGrid, PatchTiles, grid_of, map_shapes
 from vision_attn.system.errors import UserError

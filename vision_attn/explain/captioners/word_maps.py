@@ -25,7 +25,7 @@ from vision_attn.system.errors import UserError
 MOST_WORDS = 40  # of a generated caption
 
 
-def look_of_words(
+def explain_words(
     model: OpenedModel,
     picture: Image.Image,
     texts: Sequence[str],

@@ -176,7 +176,7 @@ def packed(state: Nested) -> Nested:
     return type(state)(*map_tensors(lambda tensor: tensor.flatten(0, 1), recurrent), carry, seen_before)
 
 
-def leading(state: Nested, step: ragged.TimeStep) -> Nested:
+def leading(state: Nested, step: ragged.PackedStep) -> Nested:
     """Select, from a state of packed rows, the captions that have a word at `step`."""
     *recurrent, carry, seen_before = state
     if step.kept is not None:

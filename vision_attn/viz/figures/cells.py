@@ -1,4 +1,4 @@
-"""The cells of a map by themselves, in the colours of the overlay."""
+"""Draw the cells of a map by themselves, in the colours of the overlay."""
 
 from jaxtyping import Float
 from matplotlib import colormaps
@@ -9,9 +9,9 @@ from vision_attn.geometry.extents import WHOLE, Extent, nearest
 from vision_attn.viz.overlay.views import pixels_of
 
 COLOURS = "plasma"
-"""The map of colours of matplotlib that `viz.overlay.views.RAMP` is taken from."""
+"""The colour map of matplotlib that `viz.overlay.views.RAMP` is taken from."""
 NOTHING = "#7f7f7f"
-"""Around the part that the model saw."""
+"""The colour around the part that the model saw."""
 
 
 def cells(

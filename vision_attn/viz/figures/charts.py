@@ -1,4 +1,4 @@
-"""Figures of charts: curves of runs, and how faithful maps are."""
+"""Draw figures of charts: curves and metrics of runs, and the faithfulness of maps."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -14,17 +14,18 @@ from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
 from vision_attn.viz.figures.paper import Paper
 
 CHART = 2.1, 1.5
-"""About the width of a chart, and the height of a row of charts, in inches."""
+"""The approximate width of a chart and the height of a row of charts, in inches."""
 LEGEND = 0.17
 """The height of a line of the legend, in inches."""
 COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"
-"""Of Okabe and Ito, which people with any colour vision tell apart; with 4 dashes they make 28 kinds of lines."""
+"""The colours of Okabe and Ito, which people with any colour vision can tell apart; with 4 dashes they make 28 kinds of
+lines."""
 DASHES = "-", "--", "-.", ":"
 
 
 def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> PaperFigure:
-    """A small chart for each name, of a curve for each run against the step, with one legend. Raises UserError if there
-    is none."""
+    """Draw a small chart for each name, with a curve for each run against the step, and one legend. Raises UserError
+    without curves."""
     if not curves:
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
     with drawing(paper):
@@ -37,7 +38,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
 
 
 def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
-    """A small chart for each name, of a bar for each run, whose label begins with its number, with one legend."""
+    """Draw a small chart for each name, with a bar for each run, whose label begins with its number, and one legend."""
     with drawing(paper):
         figure, charts, _, runs = _small_charts(numbers, paper)
         for axes, some in zip(charts, numbers.values(), strict=True):
@@ -53,7 +54,8 @@ def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> Pap
 def _small_charts(
     measured: Mapping[str, Mapping[str, Any]], paper: Paper
 ) -> tuple[PaperFigure, list[Axes], int, list[str]]:
-    """A figure with an empty chart for each name, titled, in a grid; the charts, the columns, and the names of runs."""
+    """Return a figure with an empty titled chart for each name in a grid, the charts, the number of columns, and the
+    names of runs."""
     runs = list(dict.fromkeys(run for chart in measured.values() for run in chart))
     columns = min(len(measured), max(1, round(paper.width / CHART[0])))
     figure, charts = _charts(paper, ceil(len(measured) / columns), columns, runs)
@@ -66,7 +68,7 @@ def _small_charts(
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
-    """The gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
+    """Draw the gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
     `vision_attn.faithfulness.report.record`."""
     names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
     lines = [*reversed(names), "random"]
@@ -98,14 +100,14 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
 
 
 def _head(figure: PaperFigure, paper: Paper, title: str = "") -> None:
-    """Write the title of the paper, or this one, above all charts."""
+    """Write the paper's title, or `title`, above all charts."""
     if title := paper.title or title:
         letters = Letters(title)
         figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
 
 
 def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:
-    """A figure with empty charts, and one legend below them."""
+    """Return a figure with empty charts, and one legend below them."""
     across = max(1, int(paper.width / (0.5 + max(Letters(name).width(name, 7) for name in names) / 72)))
     across = min(across, len(names))
     height = rows * CHART[1] + 0.3 + ceil(len(names) / across) * LEGEND
@@ -128,7 +130,7 @@ def _titled(axes: Axes, title: str) -> None:
 
 
 def _fitted(figure: PaperFigure) -> PaperFigure:
-    """Write titles smaller, or cut them, where they are wider than their chart."""
+    """Shrink or cut titles that are wider than their chart."""
     figure.draw_without_rendering()
     for axes in figure.axes:
         title, room = axes.get_title(loc="left"), axes.get_window_extent().width / figure.dpi

@@ -1,4 +1,4 @@
-"""A map over a picture, in four views: a colour overlay, light, contours and cells.
+"""Draw a map over a picture in four views: a colour overlay, light, contours and cells.
 
 Pages draw the same views by `templates/overlay.js`, with the constants of `pages.py`. `benchmarks/overlays.py` measures
 how well each view shows where the weight is.
@@ -17,27 +17,27 @@ from torch.nn import functional as F
 from vision_attn.geometry.extents import WHOLE, Extent, nearest
 from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.scale import interpolated, levels, weights
-from vision_attn.viz.sheet import VEIL, glowing
+from vision_attn.viz.panel_sheets import VEIL, glowing
 
 View = Literal["color", "light", "contours", "cells"]
-"""color: a colour for each weight, the more opaque the larger it is. light: the picture is lit where the weight is, and
-darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: as color,
-each cell by itself."""
+"""color: a colour for each weight, more opaque for larger weights. light: the picture is lit where the weight is, and
+darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: like color,
+with each cell by itself."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
-"""The default: see docs/results_runs.md."""
+"""The default view: see docs/results_runs.md."""
 RAMP = ("#0d0887", "#4c02a1", "#7e03a8", "#aa2395", "#cc4778", "#e66c5c", "#f89540", "#fdc527", "#f0f921")
 """Evenly spaced colours from weight 0 to the largest: matplotlib's plasma."""
 OPACITY = 0.75
-"""Of the colour of the largest weight; in proportion below."""
+"""The opacity of the colour of the largest weight; smaller weights have less in proportion."""
 LINE = 0.012
-"""Thickness of the thick line, as a share of the picture's longer side."""
+"""The thickness of the thick line, as a share of the picture's longer side."""
 OUTSIDE = 0.55
-"""Brightness of what the model did not see."""
+"""The brightness of the part that the model did not see."""
 
 
 def check_view(view: str, option: str = "overlay") -> None:
-    """Raise UserError, which names the option, for a view that there is not."""
+    """Raise UserError, which names the option, for an unknown view."""
     if view not in VIEWS:
         raise UserError(f"{option} is {view}: choose one of {', '.join(VIEWS)}")
 
@@ -82,20 +82,20 @@ def film_overlaid(
 
 
 def pixels_of(extent: Extent, width: int, height: int) -> tuple[int, int, int, int]:
-    """The box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
+    """Return the box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
     left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (extent.x0, extent.x1))
     top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (extent.y0, extent.y1))
     return min(left, width - 1), min(top, height - 1), max(right, left + 1), max(bottom, top + 1)
 
 
 def outlined(picture: Image.Image, seen: Extent) -> Image.Image:
-    """A copy of a picture on which the part that the model saw is marked: darker around it, with an outline."""
+    """Return a copy of a picture on which the part that the model saw is marked: darker around it, with an outline."""
     corners = pixels_of(seen, *picture.size)
     return picture if seen == WHOLE else _in_place(picture, picture.crop(corners), corners)
 
 
 def ramp(width: int, height: int, view: View = VIEW) -> Image.Image:
-    """A bar of the colours of a scale, from weight 0 on the left to the largest on the right."""
+    """Draw a bar of the colours of a scale, from weight 0 on the left to the largest on the right."""
     share = torch.linspace(0, 1, width).expand(height, width)
     if view == "light":
         return glowing(Image.new("RGB", (width, height), "#808080"), share)
@@ -120,7 +120,8 @@ def _cells(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float)
 
 
 def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
-    """The scale has no end here: regions that hold a share of the weight do not depend on it."""
+    """Draw contours. They need no end of the scale, since regions that hold a share of the weight do not depend on
+    it."""
     width, height = frames[0].size
     fine = max(1, round(512 / max(width, height)))  # lines are drawn larger, then averaged
     values = interpolated(alpha, fine * height, fine * width, extent)
@@ -158,7 +159,7 @@ def _lined(picture: Image.Image, inside: Bool[Tensor, "Y X"], line: float, fine:
 
 
 def _largest(values: Float[Tensor, "1 1 Y X"], reach: int) -> Float[Tensor, "1 1 Y X"]:
-    """The largest value within `reach` pixels."""
+    """Return the largest value within `reach` pixels of each pixel."""
     across = F.max_pool2d(values, (1, 2 * reach + 1), 1, (0, reach))
     return F.max_pool2d(across, (2 * reach + 1, 1), 1, (reach, 0))
 

@@ -11,7 +11,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
 
 
-class Generated(Source):
+class GeneratedImages(Source):
     """Base class of drawn images. A subclass samples all random choices of some images, and draws them.
 
     batch_size, epoch_images: images in a batch and in a training epoch; an incomplete last batch is dropped.

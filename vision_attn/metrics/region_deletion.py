@@ -1,5 +1,5 @@
-"""`Deletion`: measure whether regions with weight matter, by the log-probability of words without them (after Petsiuk
-et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models", arXiv:1806.07421)."""
+"""`RegionDeletion`: measure whether regions with weight matter, by the log-probability of words without them (after
+Petsiuk et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models", arXiv:1806.07421)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class Drop(NamedTuple):
     """The fall without as many random regions: the mean over several draws."""
 
 
-class Deletion(Evaluator):
+class RegionDeletion(Evaluator):
     """The drop of log p of content words when the regions of largest weight are replaced by the mean annotation vector
     of the image, compared with as many random regions. It needs no boxes, only a captioner with a map.
 
@@ -42,8 +42,8 @@ class Deletion(Evaluator):
     """
 
     def __init__(self, share: float = 0.1, draws: int = 4) -> None:
-        check_range("Deletion", 0, 1, share=share)
-        check_range("Deletion", 1, 1000, draws=draws)
+        check_range("RegionDeletion", 0, 1, share=share)
+        check_range("RegionDeletion", 1, 1000, draws=draws)
         self.share, self.draws = share, draws
         self.drops: list[Drop] = []
 
@@ -59,8 +59,8 @@ class Deletion(Evaluator):
         caption = model(regions, words)
         cases = [
             (image, place)
-            for image, decoded in enumerate(described)
-            for place, content in enumerate(content_marks(decoded.words, decoded.content))
+            for image, said in enumerate(described)
+            for place, content in enumerate(content_marks(said.words, said.content))
             if content
         ]
         if caption.alpha is None or not cases:
