@@ -1,6 +1,6 @@
 # make demo | test | lint | site | bench | chaos: each makes .venv when it is missing or out of date, and works from there.
 # make test-oldest: the same with .venv-oldest, which has the oldest versions that pyproject.toml allows.
-.PHONY: demo test test-compiled test-oldest test-oldest-compiled test-oldest-plain lint site bench chaos
+.PHONY: demo test test-slow test-compiled test-oldest test-oldest-compiled test-oldest-plain lint site bench chaos
 SHELL := /bin/bash
 
 # An activated environment or a PYTHONPATH of the caller must not leak into .venv.
@@ -15,6 +15,11 @@ demo: .venv/.made
 
 test: .venv/.made
 	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
+
+# Fourteen tests that take a third as long as all others, and seldom fail: mypy on the package, the installed wheel,
+# kernels on an interpreter, pycocoevalcap's METEOR, every row of `reproduce`, the day of a GPU, encoders of full size.
+test-slow: .venv/.made
+	.venv/bin/python -m pytest -m slow --durations=0
 
 # What is compiled, which does not mix with shape checks.
 test-compiled: .venv/.made

@@ -2,11 +2,8 @@
 
 import gc
 import os
-import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType
 
 import pytest
 
@@ -15,19 +12,9 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 
 if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is imported anywhere
-    import jaxtyping
+    from tests import shapes
 
-    def checked(fn: Callable | None = None, *, typechecker: Callable, jaxtyped: Callable = jaxtyping.jaxtyped):
-        """`jaxtyped`, which costs 60 microseconds a call, where annotations have shapes or quotes; or `typechecker`."""
-        if fn is None:
-            return partial(checked, typechecker=typechecker)
-        annotations = getattr(fn, "__annotations__", {}).values()
-        special = any(re.search(r"jaxtyping|^'|[\[(,] ?'", repr(each)) for each in annotations)
-        plain = isinstance(fn, FunctionType) and not special
-        return typechecker(fn) if plain else jaxtyped(fn, typechecker=typechecker)
-
-    jaxtyping.jaxtyped = checked
-    jaxtyping.install_import_hook("vision_attn", "beartype.beartype")
+    shapes.install()
 
 import torch
 
@@ -56,12 +43,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import files of which no test is selected by `-m compile`, `gpu` or `chaos`, or by the default marks.
-    Importing all takes 20 seconds."""
+    """Do not import files of which no test is selected by `-m compile`, `slow`, `gpu` or `chaos`, or by the default
+    marks. Importing all takes 15 seconds."""
     if collection_path.suffix != ".py":
         return None
     selected, chaos = config.option.markexpr, collection_path.parent.name == "chaos"
-    if selected in ("compile", "gpu"):
+    if selected in ("compile", "slow", "gpu"):
         ignored = f"mark.{selected}" not in collection_path.read_text()
     else:
         ignored = chaos if "not chaos" in selected else selected == "chaos" and not chaos

@@ -76,6 +76,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ["sat_soft_coco", "sat_hard_coco", "sat_soft_flickr8k_vit"])
 def test_whoever_has_coco_sets_only_the_paths(config, miniature, tmp_path, monkeypatch):
     """Features, training, validation and test, with no key of `data` set but a smaller batch and where to cache."""

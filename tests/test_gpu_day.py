@@ -28,6 +28,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_all_parts_run_on_a_cpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "gpu", "--day", "9", "--quick", f"--out={tmp_path}"])
     with pytest.raises(SystemExit) as left:

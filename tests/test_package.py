@@ -61,6 +61,7 @@ def installed(tmp_path_factory) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_commands_of_an_installed_wheel_find_what_comes_along(installed, tmp_path) -> None:
     """From an empty folder: the demo, which captions photographs, trains, measures and shows; the same again, which
     finds the run finished; and a config and a run by their names."""

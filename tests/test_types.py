@@ -90,6 +90,7 @@ def documented() -> list[str]:
 PINNED = (ROOT / "constraints.txt").read_text()
 
 
+@pytest.mark.slow
 def test_mypy_finds_no_error_in_the_package():
     """By the settings in pyproject.toml: public API, results and contracts strictly. What mypy knows stays in
     .mypy_cache: the first run takes a minute, the next ones seconds."""
@@ -100,6 +101,7 @@ def test_mypy_finds_no_error_in_the_package():
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_mypy_knows_every_result_and_finds_no_error_in_the_documented_scripts(cache, tmp_path):
     assert len(documented()) == 3
     checked = check([*MYPY, str(cache)], SCRIPT, tmp_path, *documented())

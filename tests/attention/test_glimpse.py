@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vision_attn.attention.glimpse import Retina
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.glimpse import FastRetina
 from vision_attn.system.errors import UserError
 
@@ -17,7 +17,7 @@ from vision_attn.system.errors import UserError
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Retina]:
     """All ways of extracting glimpses: plain, by fused loops, and by the tensor operations that GPUs use."""
     if request.param == "tensors":
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
     return Retina if request.param == "plain" else FastRetina

@@ -13,7 +13,6 @@ from PIL import Image
 import vision_attn
 from tests.untrained import write_run
 from vision_attn.commands import main
-from vision_attn.system import turns
 from vision_attn.system.files import read_json
 from vision_attn.system.thread_trial import ThreadTrial, threads_kept
 

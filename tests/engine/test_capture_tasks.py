@@ -13,9 +13,9 @@ from tests.fake_mnist import write_mnist
 from tests.whole_runs import steps, train
 from vision_attn.commands import main
 from vision_attn.engine import capture
-from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
+from vision_attn.engine.capture import WARM_UP, CUDAGraph, RecordedStep
 from vision_attn.engine.fit import fit
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 
 CUDA = [
     pytest.mark.gpu,
@@ -47,16 +47,16 @@ def digits(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def captures(monkeypatch) -> list[Recorded]:
+def captures(monkeypatch) -> list[RecordedStep]:
     """The graphs of the runs of a test, captured or not yet."""
     made = []
-    create = Recorded.__init__
+    create = RecordedStep.__init__
 
-    def noted(one: Recorded, *arguments: Any) -> None:
+    def noted(one: RecordedStep, *arguments: Any) -> None:
         create(one, *arguments)
         made.append(one)
 
-    monkeypatch.setattr(Recorded, "__init__", noted)
+    monkeypatch.setattr(RecordedStep, "__init__", noted)
     return made
 
 
@@ -70,7 +70,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, tmp_path, captures, monkeypatch):
     if device == "cpu":  # The tape records tensor operations alone, as a CUDA graph records kernels.
         monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
               "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0, "run.validate_every": 0,
               "data.folder": digits}  # fmt: skip

@@ -42,6 +42,7 @@ def lines(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_torchrun_of_two_equals_one_with_the_joined_batch(server, tmp_path, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     code, output = server.train(one, dropout=0.0)

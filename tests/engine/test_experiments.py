@@ -3,6 +3,7 @@
 import itertools
 import json
 
+import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -41,6 +42,7 @@ def test_scenes_begin_as_they_always_did(tmp_path):
     torch.testing.assert_close(torch.tensor(losses(tmp_path / "run")), torch.tensor(GOLDEN), rtol=2e-3, atol=0)
 
 
+@pytest.mark.slow
 def test_flickr8k_takes_its_first_steps(data_folder, tmp_path):
     """On a few of the real photographs with the real encoder: cache, two steps, validation, test, a caption. Then the
     last layers of the encoder, and the metric itself."""

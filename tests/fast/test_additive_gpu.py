@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.fast.interpreted import check_on_the_interpreter
-from vision_attn.fast import additive, choice
+from vision_attn.fast import additive, versions
 from vision_attn.fast.additive import FastAdditive, _AdditiveScore
-from vision_attn.fast.choice import runs_on
+from vision_attn.fast.versions import runs_on
 
 additive_gpu = pytest.importorskip("vision_attn.fast.additive.gpu", reason="triton is not installed")
 lstm_gpu = pytest.importorskip("vision_attn.fast.lstm.gpu")
@@ -43,7 +43,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def score(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """By kernels or by tensor operations: `choice.fused` decides."""
+    """By kernels or by tensor operations: `versions.fast_version` decides."""
     return _AdditiveScore.apply((2 * q).exp(), (2 * k).exp(), v)
 
 
@@ -63,7 +63,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         launched.append(kernel.__name__)
         launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(additive_gpu, "launch", record)
     yield launched
 
@@ -88,7 +88,7 @@ def test_kernels_equal_the_formula(shape, kernels) -> None:
 def test_kernels_equal_tensor_operations(scale, kernels, monkeypatch) -> None:
     arguments = tuple(argument.float() for argument in inputs((2, 3, 11, 20), scale))
     with monkeypatch.context() as without:
-        without.setattr(additive, "fused", lambda operation, query: None)
+        without.setattr(additive, "fast_version", lambda operation, query: None)
         expected = values_and_gradients(score, arguments)
     assert not kernels
     check(arguments, tuple(part.double() for part in expected), rtol=1e-5, atol=2e-5 * scale)
@@ -203,14 +203,14 @@ def test_kernels_compile_for_a_gpu(kernel, width, size) -> None:
 
 @CPU
 def test_the_device_decides(monkeypatch) -> None:
-    monkeypatch.setattr(choice, "runs_on", lambda device: True)
+    monkeypatch.setattr(versions, "runs_on", lambda device: True)
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
-        assert choice.fused("additive", query) is additive_gpu
-        assert choice.fused("additive", query.cpu()) is not additive_gpu
-        assert choice.fused("additive", query.half()) is choice.fused("weighted_sum", query) is None
-        monkeypatch.setattr(choice, "TRITON", False)
-        assert choice.fused("additive", query) is None
+        assert versions.fast_version("additive", query) is additive_gpu
+        assert versions.fast_version("additive", query.cpu()) is not additive_gpu
+        assert versions.fast_version("additive", query.half()) is versions.fast_version("weighted_sum", query) is None
+        monkeypatch.setattr(versions, "TRITON", False)
+        assert versions.fast_version("additive", query) is None
 
 
 @CPU

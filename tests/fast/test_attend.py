@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.accumulate import accumulating
 from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 
@@ -12,7 +12,7 @@ from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 @pytest.fixture(params=["loops", "products"], autouse=True)
 def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "products":
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     else:
         pytest.importorskip("vision_attn.fast.attend.cpu", reason="numba is not installed")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.best_words import best_words
 
 BARRED = torch.tensor([0, 2])
@@ -16,9 +16,9 @@ BARRED = torch.tensor([0, 2])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.best_words.cpu", reason="numba is not installed")
-        assert choice.fused("best_words", torch.zeros(1, 1)) is not None
+        assert versions.fast_version("best_words", torch.zeros(1, 1)) is not None
     else:
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
 
 
 def plain(logits: Tensor, K: int) -> tuple[Tensor, Tensor]:

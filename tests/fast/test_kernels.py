@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.fast.interpreted import check_on_the_interpreter
 from vision_attn.contracts import Captioner
-from vision_attn.fast import accelerate, choice
+from vision_attn.fast import accelerate, versions
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -18,6 +18,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 RUNS = pytest.mark.skipif(not INTERPRETED, reason="run with TRITON_INTERPRET=1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="starts what runs there")
 def test_all_of_this_holds_on_the_interpreter() -> None:
     """With those of the additive score, which run on a GPU as well, and with what operations launch: starting a process
@@ -103,7 +104,7 @@ def test_kernels_compile_for_a_gpu(name, half, monkeypatch) -> None:
         int: "i32",
         float: "fp32",
     }
-    listed = launches(monkeypatch, choice._kernels(name.split(",")[0]))
+    listed = launches(monkeypatch, versions._kernels(name.split(",")[0]))
     calls(half)[name]()
     for function, arguments, options in listed:
         given = dict(zip(function.arg_names, arguments, strict=True))
@@ -146,7 +147,7 @@ def test_an_lstm(rows, parts, dtype, monkeypatch) -> None:
         return LSTMCell()(cell, sum(part.float() for part in gates))
 
     expected = values_and_gradients(plain, *inputs)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(FastLSTMCell(), *inputs), expected, **tolerance)
 
@@ -163,7 +164,7 @@ def test_the_exponential(dtype, scale, monkeypatch) -> None:
         return (module.exponential(x, 15.0),)
 
     expected = values_and_gradients(exponential, x)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     rtol = 1e-2 if dtype == torch.bfloat16 else 2e-5  # Triton's interpreter does not round to the nearest bfloat16
     torch.testing.assert_close(values_and_gradients(exponential, x), expected, rtol=rtol, atol=1e-9)
     x[0, 0, 0] = torch.nan
@@ -181,7 +182,7 @@ def test_weights_and_context_of_soft_attention(sizes, dtype, monkeypatch) -> Non
     B, R, L, D = sizes
     inputs = 3 * random(B, R, L), random(B, L, D, seed=1, dtype=dtype)
     expected = values_and_gradients(partial(Soft().attended, scale=0.7), *inputs)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     ours = values_and_gradients(partial(FastSoft().attended, scale=0.7), *inputs)
     tolerance = {"rtol": 2e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
     for one, other in zip(ours, expected, strict=True):
@@ -200,7 +201,7 @@ def test_gradients_of_annotation_vectors_are_summed_over_time(monkeypatch) -> No
 
     inputs = random(4, 2, 3, 6), random(2, 6, 5, seed=1)
     expected = values_and_gradients(lambda *given: loop(*given, False), *inputs)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     torch.testing.assert_close(
         values_and_gradients(lambda *given: loop(*given, True), *inputs), expected, rtol=1e-4, atol=1e-5
     )
@@ -214,7 +215,7 @@ def test_scores_of_minus_infinity_have_weight_zero(monkeypatch) -> None:
     scores, regions = random(1, 2, 70), random(1, 70, 5, seed=1)
     scores[0, 0, :40] = scores[0, 1, 3] = -torch.inf
     expected = module.attended(scores, regions)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     for one, other in zip(module.attended(scores, regions), expected, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -239,7 +240,7 @@ def test_the_filterbank(relative, sizes, monkeypatch) -> None:
 
     expected = values_and_gradients(both, *inputs)
     accelerate(filterbank)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     ours = values_and_gradients(both, *inputs)
     for one, other in zip(ours, expected, strict=True):
         assert (one - other).norm() <= 1e-4 * other.norm()
@@ -255,9 +256,9 @@ def test_best_words(K, V, dtype, monkeypatch) -> None:
     logits = (4 * random(2, 3, V)).to(dtype)
     for barred in (torch.tensor([0, 2]), torch.randint(0, V, (2, 3, 4), generator=torch.Generator().manual_seed(1))):
         with monkeypatch.context() as plain:
-            plain.setattr(choice, "_loops", lambda operation: None)
+            plain.setattr(versions, "_loops", lambda operation: None)
             expected = module.best_words(logits, K, barred)
-            plain.setattr(choice, "on_gpu", lambda tensor: True)
+            plain.setattr(versions, "on_gpu", lambda tensor: True)
             log_prob, words = module.best_words(logits, K, barred)
         torch.testing.assert_close(log_prob, expected[0], rtol=1e-5, atol=1e-5)
         finite = log_prob.isfinite()
@@ -295,7 +296,7 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
         expected = beam_search(captioner, regions, **options)
         accelerate(captioner)
         with monkeypatch.context() as kernel:
-            kernel.setattr(choice, "on_gpu", lambda tensor: True)
+            kernel.setattr(versions, "on_gpu", lambda tensor: True)
             found = beam_search(captioner, regions, **options)
         torch.testing.assert_close(found.score, expected.score)
         assert torch.equal(found.words, expected.words)
@@ -323,7 +324,7 @@ def test_words_of_rows_that_continue_themselves(options, monkeypatch) -> None:
     for decode in (greedy, partial(sample, rows=3)):
         found = []
         for kernel in (False, True):
-            monkeypatch.setattr(choice, "on_gpu", lambda tensor, there=kernel: there)
+            monkeypatch.setattr(versions, "on_gpu", lambda tensor, there=kernel: there)
             torch.manual_seed(0)
             found.append(decode(captioner, regions, max_words=6, **options))
         assert torch.equal(found[0].words, found[1].words) and (found[0].words > 0).any() == ("never" not in options)
@@ -343,7 +344,7 @@ def test_a_normalisation_before_products(rows, monkeypatch) -> None:
     weights = [weight.detach() for weight in norm.parameters()]
     found = []
     for kernel in (False, True):
-        monkeypatch.setattr(choice, "on_gpu", lambda tensor, there=kernel: there)
+        monkeypatch.setattr(versions, "on_gpu", lambda tensor, there=kernel: there)
 
         def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
             return (torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (x,)).bfloat16(),)
@@ -367,6 +368,6 @@ def test_pointwise_expressions(gates, dtype, monkeypatch) -> None:
         return module.tanh_of_sum(a, b, c), module.gated(c[..., :gates], b)
 
     expected = values_and_gradients(both, a, b, c)
-    monkeypatch.setattr(choice, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(both, a, b, c), expected, **tolerance)

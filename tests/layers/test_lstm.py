@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.lstm import FastLSTMCell, _Cell
 from vision_attn.layers.lstm import LSTMCell
 
@@ -15,7 +15,7 @@ def lstm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LST
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.lstm.cpu", reason="numba is not installed")
     if request.param == "tensors":
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
+        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     return LSTMCell() if request.param == "plain" else FastLSTMCell()
 
 

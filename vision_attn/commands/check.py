@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
-    """The numbers of a data set. start_from: the run whose words are known besides."""
+    """Return the numbers of a data set. start_from: the run whose words are known besides."""
     tokens, splits = source.vocabulary.tokens, dict[str, list[list[list[str]]]]()
     for found in source.located().values():
         for split, members in found.items():
@@ -78,7 +78,7 @@ def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
 
 
 def known_words(source: "Captions", counts: Counter[str], least: int, start_from: str | None) -> set[str]:
-    """The words that a captioner knows with `least` as data.min_count: frequent ones, and those it starts with."""
+    """Return the words that a captioner knows with `least` as data.min_count: frequent ones, and those of the start."""
     from vision_attn.data.vocabulary import Vocabulary
     from vision_attn.data.words import SPECIALS, Pieces
 
@@ -90,7 +90,7 @@ def known_words(source: "Captions", counts: Counter[str], least: int, start_from
 
 
 def lines(told: Mapping[str, Any], min_count: int) -> Iterator[str]:
-    """What is measured, for people."""
+    """Yield the lines of what `measured` returned."""
     for split, number in told["photographs"].items():
         yield f"{split:<5} {number:,} photographs, {told['captions'][split]:,} captions"
     length, start = told["length"], told["start_from"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.photographs.annotation_files.film_shapes import activitynet, is_activitynet, is_msr_vtt, msr_vtt
-from vision_attn.data.records import Content
+from vision_attn.data.record_files import Content
 from vision_attn.data.tables import places_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.splits import SPLITS, split_named
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
 
 def as_records(path: Path, content: Content) -> Content:
-    """The records of JSON that has one of the shapes below; any other as it is."""
+    """Turn JSON that has one of the shapes below into records. Returns any other as it is."""
     value = content.value
     if isinstance(value, list):
         found = next((shape for shape in LISTS if shape.fits(value)), None)
@@ -52,7 +52,8 @@ def _are(values: Any, kind: type) -> bool:
 
 
 def _textcaps(records: list[Record]) -> list[Record]:
-    """A record for each image: each of TextCaps' has one caption, and mostly all captions of the image as well."""
+    """Merge TextCaps' records into one for each image: each has one caption, and mostly all captions of the image as
+    well."""
     captions: dict[Any, dict[str, None]] = {}
     for record in records:
         said = [record["caption_str"], *(record.get("reference_strs") or ())]
@@ -70,8 +71,8 @@ def _are_conversations(value: list[Any]) -> bool:
 
 
 def _conversations(path: Path, value: list[Record]) -> list[Record]:
-    """The records whose conversation is one answer about one image: the answer is its caption. In others, answers are
-    to questions such as "what is to the left of the dog?"."""
+    """Return the records whose conversation is one answer about one image: the answer is its caption. In others,
+    answers are to questions such as "what is to the left of the dog?". Raises UserError if there is none."""
     found = []
     for record in value:
         turns = next(record[key] for key in TURNS if _are(record.get(key), dict))
