@@ -5,6 +5,7 @@ To read another shape, add a row to `OBJECTS`, or to `LISTS` if the file is a li
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ def _are_conversations(value: list[Any]) -> bool:
     return bool(value) and all(
         isinstance(record, dict)
         and any(_are(record.get(key), dict) for key in TURNS)
-        and "caption" not in places_of([*record], ("caption",), {})
+        and "caption" not in _purposes(tuple(record))
         for record in value
     )
 
@@ -78,7 +79,7 @@ def _conversations(path: Path, value: list[Record]) -> list[Record]:
         turns = next(record[key] for key in TURNS if _are(record.get(key), dict))
         answers = [turn for turn in turns if turn.get("from", turn.get("role")) in ANSWERS]
         images = [part for turn in turns for part in _images(turn)]
-        named = "image" in places_of([*record], ("image",), {})
+        named = "image" in _purposes(tuple(record))
         if len(answers) == 1 and (named or images):
             found.append({**record, **({} if named else {"image": images}), "caption": " ".join(_texts(answers[0]))})
     if not found:
@@ -86,6 +87,12 @@ def _conversations(path: Path, value: list[Record]) -> list[Record]:
     if others := len(value) - len(found):
         log.warning("%s: conversations of several answers, or without an image, that are left out: %d", path, others)
     return found
+
+
+@lru_cache(maxsize=1000)
+def _purposes(keys: tuple[str, ...]) -> frozenset[str]:
+    """Return which of image and caption are among the keys of a record."""
+    return frozenset(places_of(keys, ("image", "caption"), {}))
 
 
 def _parts(turn: Record) -> Iterator[Record]:
