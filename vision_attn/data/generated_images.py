@@ -66,7 +66,7 @@ class GeneratedImages(Source):
             number = epoch * len(self) + index
             samples = self.fresh((FRESH, seed % 2**64, epoch, index), number)
             ids = range(number * self.batch_size, (number + 1) * self.batch_size)
-            yield self.batch("train", taken(samples, mine), ids[mine])
+            yield self.batch("train", selected(samples, mine), ids[mine])
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[Batch]:
         """Yield fixed images, the same in every run. The split "train" has as many as "val", drawn like training
@@ -74,13 +74,13 @@ class GeneratedImages(Source):
         samples, ids = self.fixed(known_split(name))
 
         def batch(numbers: slice) -> Batch:
-            return self.batch(name, taken(samples, numbers), ids[numbers])
+            return self.batch(name, selected(samples, numbers), ids[numbers])
 
         return slices(batch, len(ids), self.batch_size, rank=rank, world=world)
 
 
-def taken(samples: Any, chosen: Any) -> Any:
+def selected(samples: Any, chosen: Any) -> Any:
     """Select images from random choices. chosen: an index or a slice."""
-    return (
-        type(samples)(*(taken(field, chosen) for field in samples)) if hasattr(samples, "_fields") else samples[chosen]
-    )
+    if not hasattr(samples, "_fields"):
+        return samples[chosen]
+    return type(samples)(*(selected(field, chosen) for field in samples))

@@ -94,7 +94,7 @@ class Clutter(GeneratedImages, DigitSource):
     def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> Batch:
         """Draw the images of these samples. `ids` is for subclasses whose batches name their images."""
         digits = self.digits[name]
-        placement = Placement.of(on(digits.images.device, samples))
+        placement = Placement.of(to_device(digits.images.device, samples))
         corner = placement.corner
         return DigitBatch(
             images=compose(digits, placement, canvas=self.canvas, piece=self.piece)[:, None],
@@ -147,6 +147,6 @@ def window(image: Int[Tensor, "B #P"], corner: Int[Tensor, "B P 2"], size: int, 
     return (first[..., None, None] + (along[:, None] * side + along)).flatten()
 
 
-def on(device: torch.device, samples: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
+def to_device(device: torch.device, samples: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
     """Copy to `device`; to a GPU from pinned memory, so that the host does not wait."""
     return samples.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else samples.to(device)

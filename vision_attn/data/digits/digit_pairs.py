@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
-from vision_attn.data.digits.clutter import Clutter, Placement, compose, on
+from vision_attn.data.digits.clutter import Clutter, Placement, compose, to_device
 from vision_attn.data.digits.mnist import SIDE
 from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
@@ -109,7 +109,7 @@ class DigitPairs(VocabularySource, Clutter):
 
     def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> CaptionBatch:
         digits, answers = self.digits[name], self.answers(name, samples)
-        images = compose(digits, Placement.of(on(digits.images.device, samples)), canvas=self.canvas, piece=SIDE)
+        images = compose(digits, Placement.of(to_device(digits.images.device, samples)), canvas=self.canvas, piece=SIDE)
         return CaptionBatch(
             images=images.mul(255).round().byte()[:, None].expand(-1, 3, -1, -1).contiguous(),
             words=padded_words([self.vocabulary.encode(text) for text, _ in answers]),

@@ -40,7 +40,7 @@ def squares(groups: Sequence[SameSize], resolution: int, device: torch.device) -
         return squared[0]
     batch = torch.empty(sum(map(len, squared)), *squared[0].movedim(-3, -1).shape[1:], dtype=torch.uint8, device=device)
     for (places, _), images in zip(groups, squared, strict=True):
-        batch.index_copy_(0, there(places, device), images.movedim(-3, -1))
+        batch.index_copy_(0, as_index(places, device), images.movedim(-3, -1))
     return batch.movedim(-1, -3)
 
 
@@ -67,7 +67,7 @@ def in_floats(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Tensor
     return result.to(torch.uint8, memory_format=torch.channels_last)
 
 
-def there(numbers: list[int], device: torch.device) -> Tensor:
+def as_index(numbers: list[int], device: torch.device) -> Tensor:
     """Numbers as a tensor on the device, copied without waiting for it."""
     tensor = torch.tensor(numbers, dtype=torch.long)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.digits.mnist import SIDE, DigitSource
-from vision_attn.data.generated_images import GeneratedImages, taken
+from vision_attn.data.generated_images import GeneratedImages, selected
 from vision_attn.data.lines.characters import Characters
 from vision_attn.data.lines.strips import Ink, StripLayout, add_digits, padded_width
 from vision_attn.data.random_streams import FIXED, integers, stream
@@ -123,7 +123,7 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
     def fixed(self, name: str) -> tuple[StripLayout, Sequence[int]]:
         layout, _ = super().fixed(name)
         order = np.argsort(-layout.length, kind="stable")
-        return taken(layout, order), order.tolist()
+        return selected(layout, order), order.tolist()
 
     def references(self) -> Iterator[list[str]]:
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
@@ -165,7 +165,7 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
     def batch(self, name: str, layout: StripLayout, ids: Sequence[int]) -> CaptionBatch:
         """Draw these strips, and write their transcripts. The longest come first."""
         order, width = np.argsort(-layout.length, kind="stable"), padded_width(layout)
-        layout, ids = taken(layout, order), [ids[strip] for strip in order.tolist()]
+        layout, ids = selected(layout, order), [ids[strip] for strip in order.tolist()]
         said = [self.transcript(name, layout, strip) for strip in range(len(ids))]
         return CaptionBatch(
             images=self.draw(name, layout, width),

@@ -24,7 +24,7 @@ from torch import Tensor
 from vision_attn.contracts import Fit
 from vision_attn.data.films.files import open_film, seen_frames
 from vision_attn.data.images.open import Encoded, open_photograph
-from vision_attn.data.images.resizing import SameSize, grouped, squares, there
+from vision_attn.data.images.resizing import SameSize, as_index, grouped, squares
 from vision_attn.data.images.squares import in_threads, read_seen
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
@@ -201,14 +201,14 @@ class HeldPixels(Pixels):
                 self.table = torch.empty(shape, dtype=torch.uint8, device=self.device)
         pieces = []
         if read.held:
-            pieces.append(self.table.index_select(0, there([*read.held.values()], self.device)))
+            pieces.append(self.table.index_select(0, as_index([*read.held.values()], self.device)))
         if read.new:
             pieces.append(squares(read.groups, self.resolution, self.device).movedim(1, -1))
             self._hold([read.views[number].name for number in read.new], pieces[-1])
         if len(pieces) == 1:
             return pieces[0].movedim(-1, 1)
         order = np.argsort([*read.held, *read.new]).tolist()
-        return torch.cat(pieces).index_select(0, there(order, self.device)).movedim(-1, 1)
+        return torch.cat(pieces).index_select(0, as_index(order, self.device)).movedim(-1, 1)
 
     def _hold(self, names: list[str], images: UInt8[Tensor, "M S S 3"]) -> None:
         """Keep as many as there is room for, a photograph that is there twice once."""
@@ -217,7 +217,7 @@ class HeldPixels(Pixels):
             start = len(self.places)
             kept = sorted(first.values())[: self.most - start]
             if kept and self.table is not None:
-                self.table[start : start + len(kept)] = images[there(kept, self.device)]
+                self.table[start : start + len(kept)] = images[as_index(kept, self.device)]
                 self.places |= {names[number]: start + place for place, number in enumerate(kept)}
 
 
