@@ -84,12 +84,12 @@ def test_the_first_command_of_a_page_runs(page: str, tmp_path: Path, monkeypatch
 
 def shrunk(words: list[str]) -> list[str]:
     """The options with which a training of a page takes a second, on made-up digits where it needs some."""
-    from vision_attn.commands._paper_rows import Training
+    from vision_attn.commands._paper_rows import PaperTraining
     from vision_attn.commands._quick_rows import small, write_data
 
     write_data(Path("data"))
     options = [word for word in words[3:] if not word.startswith("--run.folder")]
-    return [*small(Training(words[2], options), Path("data")), "--run.device=cpu"]
+    return [*small(PaperTraining(words[2], options), Path("data")), "--run.device=cpu"]
 
 
 def test_the_places_that_the_log_names_exist() -> None:
