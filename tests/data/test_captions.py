@@ -16,6 +16,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from tests import pretend
 from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.images.squares import read_image
@@ -637,7 +638,7 @@ def test_coco_val2017(data_folder):
 
 def kept(folder, monkeypatch, **options) -> Captions:
     """A source that treats every file as a large one."""
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.LARGE", 0)
+    pretend.large_captions(monkeypatch)
     return source(folder, **options)
 
 
@@ -734,8 +735,13 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
     assert pairs(kept(folder, monkeypatch)) == expected
 
 
-def full(path: Path, array: np.ndarray) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+def fill_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """Nothing more can be written into the cache of captions."""
+
+    def full(path: Path, array: np.ndarray) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    patch.setattr("vision_attn.data.ragged.write_array", full)
 
 
 def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypatch, caplog):
@@ -743,7 +749,7 @@ def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypa
     (folder / "file").write_text("not a folder")
     for cache in ("file", "cache"):
         if cache == "cache":
-            monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+            fill_the_disk(monkeypatch)
         captions = kept(folder, monkeypatch, prepare=False, cache=str(folder / cache))
         captions.prepare(Looking(trainable=True))
         assert pairs(captions) == expected and not in_cache(captions)
@@ -757,7 +763,7 @@ def test_word_ids_stay_in_memory_if_they_cannot_be_written(folder, monkeypatch, 
     captions = kept(folder, monkeypatch, prepare=False)
     captions.prepare(Looking(trainable=True))
     assert in_cache(captions)
-    monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+    fill_the_disk(monkeypatch)
     assert pairs(captions) == expected and "each process keeps word ids in memory" in caplog.text
 
 

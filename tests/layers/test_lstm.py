@@ -1,5 +1,7 @@
 """The LSTM cell, plain and fast, equals torch's, and its gradient is correct."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -10,13 +12,12 @@ from vision_attn.layers.lstm import LSTMCell
 
 
 @pytest.fixture(params=["plain", "loops", "tensors"])
-def lstm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LSTMCell:
+def lstm(request: pytest.FixtureRequest) -> Iterator[LSTMCell]:
     """The cell, and both fast ways of updating it: fused loops for float32, and tensor operations."""
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.lstm.cpu", reason="numba is not installed")
-    if request.param == "tensors":
-        monkeypatch.setattr(choice, "_loops", lambda operation: None)
-    return LSTMCell() if request.param == "plain" else FastLSTMCell()
+    with choice.without_loops(request.param == "tensors"):
+        yield LSTMCell() if request.param == "plain" else FastLSTMCell()
 
 
 def turn(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
