@@ -115,10 +115,10 @@ def prepared_day(options: argparse.Namespace) -> int:
         print("--day needs a CUDA device, and torch sees none here; --quick tries its parts on a CPU", file=sys.stderr)
         return 2
     results = day(options.out, options.day, quick=options.quick)
-    for one in results:
-        print(f"{one.part.name}: {one.seconds:.0f} s, {one.status}")
+    for result in results:
+        print(f"{result.part.name}: {result.seconds:.0f} s, {result.status}")
     print(f"written to {options.out / 'day.md'}")
-    return 0 if all(one.status == "exit status 0" for one in results) else 1
+    return 0 if all(result.status == "exit status 0" for result in results) else 1
 
 
 if __name__ == "__main__":

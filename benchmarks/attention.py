@@ -14,7 +14,7 @@ from vision_attn.attention.scores import Additive, Cosine, Dot, General, ScaledD
 from vision_attn.fast.additive import FastAdditive
 
 NUM_WORDS = 16
-"""Words whose memory is measured together."""
+"""The number of words whose memory is measured together."""
 
 
 class Checkpointed(Additive):
@@ -77,7 +77,7 @@ def scores(shapes: Shapes, repeats: int) -> str:
     query = torch.randn(shapes.images, shapes.rows, shapes.hidden).tanh_().requires_grad_()
     previous = torch.rand(shapes.images, shapes.rows, shapes.regions).softmax(dim=-1)
     side = int(shapes.regions**0.5)
-    kinds = {
+    scores = {
         "additive": partial(Additive, attention_size=shapes.attention),
         "general": General,
         "dot": Dot,
@@ -87,11 +87,11 @@ def scores(shapes: Shapes, repeats: int) -> str:
         "content and location": partial(ContentLocation, attention_size=shapes.attention, grid=(side, side)),
     }
 
-    def word(kind: Callable[[int, int], nn.Module]) -> Callable[[], None]:
-        score = accelerated(kind(shapes.region_size, shapes.hidden))
+    def word(make: Callable[[int, int], nn.Module]) -> Callable[[], None]:
+        score = accelerated(make(shapes.region_size, shapes.hidden))
         keys = score.project(regions).detach().requires_grad_()
         return lambda: score(query, keys, previous)[0].softmax(dim=-1).square().sum().backward()
 
-    taken = seconds({name: word(kind) for name, kind in kinds.items()}, repeats, "one word, forward and backward")
+    taken = seconds({name: word(make) for name, make in scores.items()}, repeats, "one word, forward and backward")
     rows = [(name, f"{1e6 * time:.0f}", f"{time / taken['additive']:.2f}") for name, time in taken.items()]
     return table(f"Scores of one word, {shapes.images} images x {shapes.rows} rows", ("", "us", "to additive"), rows)

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.captions`: the start and the memory of several processes that read ten million captions.
+"""`python -m benchmarks.captions` measures the start and the memory of several processes that read ten million
+captions.
 
 Writes an annotation file of two million images with five captions each (`--images`), an empty file for each image, and
 a cache of small annotation vectors, so that a source starts as it does with real ones. Then starts `--processes`
@@ -25,8 +26,8 @@ from vision_attn.contracts import Encoder
 from vision_attn.data.photographs import annotations as annotations_source
 from vision_attn.data.photographs.annotation_vectors.feature_index import folder_name, make_header
 from vision_attn.data.photographs.captions import Captions
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.store import locate
-from vision_attn.data.photographs.views import Views
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import progress
 from vision_attn.system.files import replacing
@@ -40,7 +41,7 @@ FOLDER = 1000
 """The number of images in a folder."""
 WORDS = [f"{first}{second}{third}" for first in "bcdfghklmn" for second in "aeiou" for third in "lmnrst"]
 VALIDATION = 1000
-"""Images of the validation split."""
+"""The number of images of the validation split."""
 
 
 class Finished(Encoder):
@@ -124,11 +125,11 @@ def captions(images: int, processes: int, folder: Path, *, quick: bool = False) 
             _run([["--prepare", place]])
         for name in ("first start", "second start"):
             if quick:
-                found = [start(place, batches) for _ in range(processes)]
+                starts = [start(place, batches) for _ in range(processes)]
             else:
-                found = [json.loads(text) for text in _run([["--start", json.dumps([place, batches])]] * processes)]
-            worst = {key: max(each[key] for each in found) for key in ("start", "own", "peak")}
-            slowest = min(each["rate"] for each in found)
+                starts = [json.loads(text) for text in _run([["--start", json.dumps([place, batches])]] * processes)]
+            worst = {key: max(measured[key] for measured in starts) for key in ("start", "own", "peak")}
+            slowest = min(measured["rate"] for measured in starts)
             memory = (f"{worst[key]:.2f} GB" for key in ("own", "peak"))
             rows.append((name, f"{worst['start']:.1f} s", *memory, f"{slowest:,.0f}"))
         size = (Path(place) / "captions.json").stat().st_size / 1e9
@@ -138,7 +139,7 @@ def captions(images: int, processes: int, folder: Path, *, quick: bool = False) 
 
 
 def _run(commands: list[list[str]]) -> list[str]:
-    """What several processes of this program print, all started at once."""
+    """Start several processes of this program at once, and return what each prints."""
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.captions", *command], cwd=ROOT, stdout=subprocess.PIPE, text=True

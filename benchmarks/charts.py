@@ -1,4 +1,4 @@
-"""Line charts side by side, in the colours of our pages."""
+"""Draw line charts side by side, in the colours of our pages."""
 
 import math
 import sys
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from vision_attn.system.files import replacing
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 COLOURS = (
     "#ffb454", "#59c3ff", "#4cc38a", "#ff6b62", "#c58fff", "#f3f1ec", "#e0d04a", "#ff8fc8", "#7fe0d4", "#a98a6a",
@@ -18,7 +18,7 @@ WIDTH, HEIGHT, MARGIN = 560, 420, 70
 FRAME, GRID = "#33373f", "#22262d"
 LETTERS, SMALL = 16, 13
 DOTS = 60
-"""The most points of a line that are drawn one by one; a line of more is a curve."""
+"""The largest number of points of a line that are drawn one by one; a line of more is a curve."""
 
 
 class Axis(NamedTuple):
@@ -29,7 +29,7 @@ class Axis(NamedTuple):
     logarithmic: bool = True
 
     def range(self, values: Sequence[float]) -> tuple[float, float]:
-        """From a little below the smallest value to a little above the largest."""
+        """The ends of an axis: a little below the smallest value, and a little above the largest."""
         low, high = min(values), max(values)
         if self.logarithmic:
             return low / 1.3, high * 1.3
@@ -37,7 +37,7 @@ class Axis(NamedTuple):
         return low - spread, high + spread
 
     def share(self, value: float, ends: tuple[float, float]) -> float:
-        """Where a value lies between the ends, from 0 to 1."""
+        """The position of a value between the ends, from 0 to 1."""
         low, high, value = map(math.log, (*ends, value)) if self.logarithmic else (*ends, value)
         return (value - low) / (high - low)
 
@@ -88,11 +88,11 @@ HALO = {"stroke_width": 3, "stroke_fill": DARK.paper}
 
 
 def folders(command: str, named: Sequence[str]) -> dict[str, Path]:
-    """The folder of each line, from arguments NAME=FOLDER. Ends the program if there are none, or too many."""
-    found = {name: Path(folder) for name, _, folder in (each.partition("=") for each in named)}
-    if not 0 < len(found) <= len(COLOURS):
+    """Read the folder of each line from arguments NAME=FOLDER. Ends the program if there are none, or too many."""
+    by_name = {name: Path(folder) for name, _, folder in (argument.partition("=") for argument in named)}
+    if not 0 < len(by_name) <= len(COLOURS):
         sys.exit(f"{command}: give from 1 to {len(COLOURS)} NAME=FOLDER")
-    return found
+    return by_name
 
 
 def short(number: float) -> str:
@@ -106,8 +106,8 @@ def short(number: float) -> str:
 def _emptiest(
     corners: Sequence[tuple[int, int]], points: Sequence[tuple[float, float]], width: float, height: float
 ) -> tuple[float, float]:
-    """Where in the charts with these upper left corners a key of this size covers the fewest points: its left and upper
-    edge."""
+    """Find where, in the charts with these upper left corners, a key of this size covers the fewest points: its left
+    and upper edge."""
 
     def covered(corner: tuple[float, float]) -> int:
         return sum(0 <= x - corner[0] <= width and 0 <= y - corner[1] <= height for x, y in points)

@@ -1,4 +1,4 @@
-"""The speed-up from compiling (`run.compile=true`): the training steps of RAM and DRAW again, ours compiled."""
+"""Measure the speed-up from compiling (`run.compile=true`): the training steps of RAM and DRAW again, ours compiled."""
 
 from benchmarks.draw import draw
 from benchmarks.ram import ram

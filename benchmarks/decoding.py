@@ -1,4 +1,4 @@
-"""Decoding: images per second of beam search and of greedy decoding, as runs have it and by plain torch.
+"""Measure decoding: images per second of beam search and of greedy decoding, as runs have it and by plain torch.
 
 Untrained captioners do not end their captions, and two trained ones would end them at different words. So the ends are
 forced on both sides: at each word the logit of END is set to +1000 for images whose caption ends there, and to -1000
@@ -24,7 +24,7 @@ SIDES = {"ours": ours, "plain": plain}
 
 
 class Ending(Captioner):
-    """A captioner whose captions end where `ends` says. `ends` (images, words) holds logits of END."""
+    """A captioner whose captions end where `ends` tells. `ends` (images, words) holds logits of END."""
 
     def __init__(self, captioner: Captioner, ends: Tensor):
         super().__init__()
@@ -37,9 +37,9 @@ class Ending(Captioner):
 
     def step(self, word: Tensor, state, memory):
         (memory, ends), (number, state) = memory, state
-        logits, state, look = self.captioner.step(word, state, memory)
+        logits, state, map = self.captioner.step(word, state, memory)
         logits[..., END] = ends.gather(1, number)
-        return logits, (number + 1, state), look
+        return logits, (number + 1, state), map
 
 
 def random_ends(shapes: Shapes, device: str = "cpu") -> Tensor:

@@ -1,4 +1,5 @@
-"""Training DRAW, as runs have it and by plain torch. Training DRAW's classifier, and the share of the filterbank."""
+"""Measure training steps of DRAW and of DRAW's classifier, as runs have them and by plain torch, and the share of the
+filterbank."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ from torch.nn import functional
 from benchmarks.measure import accelerated, seconds, table
 from benchmarks.products import products
 from benchmarks.shapes import Shapes
-from vision_attn.engine.optimizers import fused
+from vision_attn.engine.optimizers import with_fused_kernels
 from vision_attn.fast import accelerate
 from vision_attn.models.draw import DRAW, DRAWReader, ReadPatch, WritePatch
 
@@ -18,9 +19,9 @@ SIDE, NUM_STEPS, LATENT = 28, 10, 100
 SIZES = ((5, 5), (2, 5))
 """Widths of the read and write patches: typical of replications, and the paper's."""
 CANVASES, GLIMPSES, SIZE = (60, 100), 8, 12
-"""Of the classifier: widths of images, number of glimpses, width of a glimpse."""
+"""Sizes of the classifier: widths of images, number of glimpses, width of a glimpse."""
 TIMES = 5
-"""Optimiser steps in one measurement."""
+"""The number of optimiser steps in one measurement."""
 
 
 def draw(shapes: Shapes, repeats: int, *, compile: bool = False) -> str:
@@ -48,8 +49,8 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(batch, 1, SIDE, SIDE, generator=generator).round()
     noise = torch.randn(NUM_STEPS, batch, 1, LATENT, generator=generator)
-    parts = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
-    ours, plain = (DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **parts) for _ in range(2))
+    patches = {"read": partial(ReadPatch, size=read), "write": partial(WritePatch, size=write)}
+    ours, plain = (DRAW((1, SIDE, SIDE), num_steps=NUM_STEPS, latent_size=LATENT, **patches) for _ in range(2))
     plain.load_state_dict(ours.state_dict())
     accelerate(ours)
 
@@ -63,7 +64,9 @@ def compare(read: int, write: int, shapes: Shapes, repeats: int, compile: bool) 
     if compile:
         ours.compile()
     models = {"ours": ours, "plain": plain}
-    steps = {name: step(fused(adam(model)), partial(bound, model), times) for name, model in models.items()}
+    steps = {
+        name: step(with_fused_kernels(adam(model)), partial(bound, model), times) for name, model in models.items()
+    }
     taken = seconds({**steps, "products": alone}, repeats, f"reads {read}x{read}, writes {write}x{write}")
     ms = (f"{1000 * taken[name] / times:.1f}" for name in steps)
     ratios = (f"{taken['plain'] / taken[name]:.2f}x" for name in ("ours", "products"))
@@ -90,7 +93,9 @@ def reader(canvas: int, shapes: Shapes, repeats: int, compile: bool) -> tuple[st
             sum(bank.read(images, bank.window(state)).square().sum() for state in states).backward()
 
     taken = seconds(
-        {"step": step(fused(adam(model)), loss, times), "read": read}, repeats, f"reads of {canvas}x{canvas}"
+        {"step": step(with_fused_kernels(adam(model)), loss, times), "read": read},
+        repeats,
+        f"reads of {canvas}x{canvas}",
     )
     whole, bank = (1000 * taken[name] / times for name in ("step", "read"))
     rate, share = f"{1000 * batch / whole:.0f}", f"{bank / whole:.0%}"

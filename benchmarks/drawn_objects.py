@@ -1,4 +1,4 @@
-"""A folder of labelled photographs to try classifiers on: `python -m benchmarks.drawn_objects FOLDER`.
+"""Write a folder of labelled images to try classifiers on: `python -m benchmarks.drawn_objects FOLDER`.
 
 Writes 11,000 drawn scenes (`data/scenes/scenes.py`) of one object each into FOLDER/images, 72 to 144 pixels wide and
 high, and the object, such as "red star", into FOLDER/labels.csv: 42 classes. The same files on every machine.
@@ -42,7 +42,7 @@ def scenes(number: int, first: int) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def write(folder: Path, splits: dict[str, int]) -> None:
-    """Write scenes; `splits` says how many of each split."""
+    """Write scenes. splits: how many of each split."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
     for seed, (split, number) in enumerate(splits.items()):

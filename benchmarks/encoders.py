@@ -1,4 +1,4 @@
-"""Encoders in float32 and in bfloat16: images per second, and how much their annotation vectors differ."""
+"""Measure encoders in float32 and in bfloat16: images per second, and the difference of their annotation vectors."""
 
 from collections.abc import Callable
 from functools import partial

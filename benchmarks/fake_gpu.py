@@ -1,4 +1,4 @@
-"""A GPU that does not compute: code takes its path for CUDA, and the kernels that it would launch are counted.
+"""Simulate a GPU that does not compute: code takes its path for CUDA, and the kernels that it would launch are counted.
 
 Tensors are torch's fake tensors on "cuda": they have shapes and no numbers. Every operation that is not a view counts
 as one kernel, except those in `KERNELS`, and our own, which declare how many they launch (`fast.launch.operation`). The
@@ -26,11 +26,11 @@ from vision_attn.fast.launch import OPERATIONS
 
 GPU, META = torch.device("cuda", 0), torch.device("meta")
 LARGE_ROW = 1024
-"""Elements of a row beyond which top-k takes several passes."""
+"""The number of elements of a row beyond which top-k takes several passes."""
 KERNELS: dict[str, Callable[[tuple, Any], int]] = {
     "aten::topk": lambda arguments, _: 16 if arguments[0].shape[-1] > LARGE_ROW else 2,
     "aten::sort": lambda *_: 2,
-    "aten::convolution_backward": lambda _, outputs: sum(isinstance(part, Tensor) for part in outputs),
+    "aten::convolution_backward": lambda _, outputs: sum(isinstance(output, Tensor) for output in outputs),
     "aten::native_layer_norm_backward": lambda *_: 2,
 }
 """Operations of more than one kernel, as the profiles of an H200 show."""
@@ -52,13 +52,13 @@ class Launches(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         if function is torch.ops.prim.device.default:  # the engine of autograd has no queue for a GPU that is not there
             return META
-        options = {name: GPU if part == META else part for name, part in (options or {}).items()}
+        options = {name: GPU if option == META else option for name, option in (options or {}).items()}
         outputs = function(*arguments, **options)
         name = function._schema.name
-        made = [part for part in tree_leaves(outputs) if isinstance(part, Tensor)]
-        inputs = [part for part in tree_leaves((arguments, options)) if isinstance(part, Tensor)]
+        made = [tensor for tensor in tree_leaves(outputs) if isinstance(tensor, Tensor)]
+        inputs = [tensor for tensor in tree_leaves((arguments, options)) if isinstance(tensor, Tensor)]
         free = function.is_view or name in NONE or name.startswith(NO_KERNEL)
-        on_device = any(part.device.type == "cuda" and prod(part.shape) for part in (*made, *inputs))
+        on_device = any(tensor.device.type == "cuda" and prod(tensor.shape) for tensor in (*made, *inputs))
         if not free and on_device:
             if name in OPERATIONS:
                 self.counted[name] += OPERATIONS[name].kernels(*arguments, *options.values())
@@ -79,7 +79,7 @@ HIGH = {
 
 
 class Autocast(TorchFunctionMode):
-    """What autocast does on CUDA. Torch's own sees the device that `Launches` names, which is none that it casts for.
+    """Autocast as on CUDA. Torch's own sees the device that `Launches` names, for which it does not cast.
 
     Casts of weights are kept, as torch keeps them until the outermost context of autocast ends.
     """
@@ -126,7 +126,7 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor) ->
 
 
 def backward(loss: Tensor) -> None:
-    """What `loss.backward()` does, without its own look at modes."""
+    """The work of `loss.backward()`, without its check of modes."""
     options = {"allow_unreachable": True, "accumulate_grad": True}
     _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), **options)
 
@@ -149,8 +149,8 @@ def fake_gpu() -> Iterator[None]:
 def moved(module: nn.Module) -> nn.Module:
     """Replace the weights and buffers of a module by fake ones on "cuda"."""
     replaced: dict[int, Tensor] = {}  # weights that modules share stay shared
-    for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
+    for submodule in module.modules():
+        for tensors in (submodule._parameters, submodule._buffers):
             for name, tensor in tensors.items():
                 if tensor is not None:
                     tensors[name] = replaced.setdefault(id(tensor), like(tensor))

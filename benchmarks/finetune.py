@@ -1,7 +1,7 @@
-"""`python -m benchmarks.finetune`: what the included captioner gains by fine-tuning on 90 other photographs.
+"""`python -m benchmarks.finetune` measures the gain of the included captioner from fine-tuning on 90 other photographs.
 
-These are compositions: a part of one of those in docs/photographs, mirrored and tinted, with a coloured shape in
-front of it. Their captions name both, partly in words that Flickr8k lacks. The table compares, on 30 further ones, the
+These are compositions: a part of a photograph of docs/photographs, mirrored and tinted, with a coloured shape in front
+of it. Their captions name both, partly in words that Flickr8k lacks. The table compares, on 30 further ones, the
 captioner as it is included with the one that configs/finetune_photographs.yaml makes of it.
 """
 
@@ -52,7 +52,9 @@ def write_set(folder: Path, counts: dict[str, int], seed: int = 0) -> None:
 
 def composition(rng: random.Random) -> tuple[Image.Image, list[str]]:
     """A photograph with a shape in front of it, and its captions."""
-    name, colour, shape, side = (rng.choice(list(each)) for each in (PHOTOGRAPHS, COLOURS, SHAPES, ("left", "right")))
+    name, colour, shape, side = (
+        rng.choice(list(choices)) for choices in (PHOTOGRAPHS, COLOURS, SHAPES, ("left", "right"))
+    )
     with Image.open(ROOT / "docs" / "photographs" / f"{name}.jpg") as photograph:
         width = round(min(photograph.size) * rng.uniform(0.7, 1))
         left, top = (rng.randint(0, extent - width) for extent in photograph.size)
@@ -92,14 +94,14 @@ def finetune(out: Path, start: Path, overrides: list[str], *, quick: bool = Fals
     began = time.perf_counter()
     few = ["epochs=1", "warmup=0", "sanity_check=false", "metric=nll", "mode=min"] if quick else []
     config = str(ROOT / "configs" / "finetune_photographs.yaml")
-    run = [f"--run.folder={out}/run", f"--run.start_from={start}", *(f"--run.{each}" for each in few)]
+    run = [f"--run.folder={out}/run", f"--run.start_from={start}", *(f"--run.{setting}" for setting in few)]
     call("train", config, *data, *run, *overrides)
     seconds = time.perf_counter() - began
     rows = []
     for name, folder in (("as it is included", start), ("fine-tuned", out / "run")):
         call("eval", str(folder), f"--out={out}/{folder.name}", *data)
         metrics = json.loads((out / folder.name / "metrics_test.json").read_text())
-        captions = {each["caption"] for each in json.loads((out / folder.name / "captions_test.json").read_text())}
+        captions = {record["caption"] for record in json.loads((out / folder.name / "captions_test.json").read_text())}
         rows.append(f"| {name} | {metrics['CIDEr']:.3f} | {metrics['BLEU-4']:.3f} | {len(captions)} |")
     head = f"| {seconds:.0f} s of training | CIDEr | BLEU-4 | different captions |\n|---|---|---|---|"
     return "\n".join([head, *rows])

@@ -1,4 +1,4 @@
-"""RAM's glimpse alone, as runs have it and by plain torch; of both the pyramid is built once per batch."""
+"""Measure RAM's glimpse alone, as runs have it and by plain torch; both build the pyramid once per batch."""
 
 from functools import partial
 from typing import NamedTuple
@@ -11,9 +11,9 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Pyramid, Retina
 
 GLIMPSES = 6
-"""Glimpses of one batch, which share the cost of its pyramid."""
+"""The number of glimpses of one batch, which share the cost of its pyramid."""
 TIMES = 5
-"""Batches in one measurement."""
+"""The number of batches in one measurement."""
 
 
 class Setting(NamedTuple):

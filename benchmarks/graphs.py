@@ -1,4 +1,4 @@
-"""How many CUDA graphs an epoch of each config needs: `python -m benchmarks.graphs [CONFIG ...]`. Needs no GPU.
+"""Count the CUDA graphs that an epoch of each config needs: `python -m benchmarks.graphs [CONFIG ...]`. Needs no GPU.
 
 A row for each config: the batches of an epoch; their signatures, of which each may have a graph; the signatures that
 are captured, because they are seen often enough; the share of steps that these replay or prepare; and the share of
@@ -30,7 +30,7 @@ Found = tuple[list, str]
 
 
 def photographs(source: Captions, task: Task) -> Found:
-    """Of an epoch of photographs, from their captions alone."""
+    """Count an epoch of photographs, from their captions alone."""
     members = source.photographs["train"]
     table = CaptionTable(members, np.arange(len(members)), source.vocabulary, source.max_length)
     rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def photographs(source: Captions, task: Task) -> Found:
 
 
 def generated(batches: Iterable[Any], task: Task) -> Found:
-    """Of batches that are generated."""
+    """Count batches that are generated."""
     signatures, words, computed = [], 0, 0
     for batch in batches:
         given = task.captured_batch(batch)
@@ -58,8 +58,8 @@ def generated(batches: Iterable[Any], task: Task) -> Found:
 
 def row(config: str, most: int, overrides: list[str]) -> str:
     """A row of the table, of at most this number of batches if they are generated."""
-    parts = build(read(CONFIGS / f"{config}.yaml", overrides))
-    source, task = parts["data"], parts["task"](parts["data"])
+    built = build(read(CONFIGS / f"{config}.yaml", overrides))
+    source, task = built["data"], built["task"](built["data"])
     # The lengths of samples are multiples of four.
     for criterion in task.criteria.sampling if isinstance(task, Captioning) else ():
         criterion.sample = lambda model, regions, references: ()

@@ -1,4 +1,5 @@
-"""Attention into the input of an LSTM, in the style of the most used captioning library; how it trains and decodes.
+"""Attention into the input of an LSTM, in the style of the most used captioning library, to compare training and
+decoding.
 
 It follows that library's choices: annotation vectors and their keys, projected once per image, are repeated for each
 caption; tanh of every (row, region) pair at each time step; the context is concatenated to the word's embedding as the
@@ -113,7 +114,7 @@ def repeated_beam_search(
         if ended.all():
             break
         row = (parent + rows * torch.arange(images, device=device).unsqueeze(1)).flatten()
-        state = tuple(part.index_select(0, row) for part in state)
+        state = tuple(tensor.index_select(0, row) for tensor in state)
         if rows < beams:
-            regions, keys, rows = *(part.repeat_interleave(beams, dim=0) for part in (regions, keys)), beams
+            regions, keys, rows = *(tensor.repeat_interleave(beams, dim=0) for tensor in (regions, keys)), beams
     return words[torch.arange(images, device=device), total.argmax(dim=1)]

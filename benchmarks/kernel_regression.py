@@ -1,4 +1,4 @@
-"""A picture of kernel regression: `python -m benchmarks.kernel_regression PICTURE`.
+"""Draw a picture of kernel regression: `python -m benchmarks.kernel_regression PICTURE`.
 
 Left, f(x) = sum_i K(x - x_i) y_i / sum_j K(x - x_j) (Nadaraya 1964; Watson 1964) of 40 noisy points, by the score
 `Kernel` and `Soft`: the query is x, the keys are x_i, and what is seen are y_i. Right, the weights of the points for
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 def function(x: Tensor) -> Tensor:
-    """What the points are noisy values of."""
+    """The function whose noisy values the points are."""
     return 2 * x.sin() + x**0.8
 
 
@@ -43,7 +43,7 @@ def sample(seed: int = 0) -> tuple[Float[Tensor, "L"], Float[Tensor, "L"]]:
 
 
 def regress(score: Kernel, at: Float[Tensor, "R"], x: Tensor, y: Tensor, *, leave_out: bool = False) -> Estimate:
-    """Estimate f; `leave_out`: without the point itself, for `at` = x."""
+    """Estimate f. leave_out: without the point itself, for `at` = x."""
     scores, _ = score(at[None, :, None], score.project(x[None, :, None]))
     if leave_out:
         scores = scores.masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf)
@@ -70,9 +70,9 @@ def charts(x: Tensor, y: Tensor, score: Kernel) -> list[Chart]:
     weights = {name: regress(kernel, torch.tensor([QUERY]), x, y).alpha[0] for name, kernel in kernels.items()}
     points = {"points (x, y)": pairs(x, y)}
     values = (
-        points | {"f(x)": pairs(CURVE, function(CURVE))} | {name: pairs(CURVE, each) for name, each in curves.items()}
+        points | {"f(x)": pairs(CURVE, function(CURVE))} | {name: pairs(CURVE, curve) for name, curve in curves.items()}
     )
-    beside = dict.fromkeys(values, []) | {name: pairs(x, each) for name, each in weights.items()}
+    beside = dict.fromkeys(values, []) | {name: pairs(x, weight) for name, weight in weights.items()}
     linear = Axis("x", logarithmic=False)
     return [
         Chart(values, linear, Axis("y", logarithmic=False), frozenset(points)),
@@ -90,7 +90,7 @@ def main(picture: str) -> None:
     with torch.no_grad():
         errors = {
             f"{bandwidth:g}": (regress(kernel, CURVE, x, y).value - function(CURVE)).square().mean().item()
-            for kernel in (score, *(Kernel(1, 1, bandwidth=each) for each in FIXED.values()))
+            for kernel in (score, *(Kernel(1, 1, bandwidth=width) for width in FIXED.values()))
             for bandwidth in [float(f"{kernel.log_bandwidth.exp():.3g}")]
         }
     save(charts(x, y, score), picture)

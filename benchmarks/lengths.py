@@ -1,5 +1,5 @@
-"""A chart of error against the length of the line: `python -m benchmarks.lengths PICTURE NAME=FOLDER ..`, with folders
-that `eval --out` wrote, or runs.
+"""Draw a chart of error against the length of the line: `python -m benchmarks.lengths PICTURE NAME=FOLDER ..`, with
+folders that `eval --out` wrote, or runs.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Loaders against what they feed: how much of a training step each data source takes, without any prefetching."""
+"""Compare the time of each loader with that of the training step that it feeds, without prefetching."""
 
 import math
 import tempfile
@@ -47,7 +47,7 @@ def loaders(shapes: Shapes, repeats: int) -> str:
 
 
 def cases(shapes: Shapes, images: int, folder: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name of each case, what loads one batch, and what a batch is loaded for."""
+    """Yield the name of each case, the function that loads a batch, and the function that uses it."""
     scenes = Scenes(batch_size=images, rows=2, epoch_images=1000 * images)
     yield "drawn scenes, 56x56", *trained(scenes, partial(Captioning, encoder=ConvNet(), model=captioner))
     for canvas, scales in ((60, 3), (100, 4)):
@@ -69,7 +69,7 @@ def random_digits(number: int) -> Digits:
 
 
 def trained(source: Source, make: Any) -> tuple[Any, Any]:
-    """What loads a batch of `source`, and a training step of the task on such a batch."""
+    """Return a function that loads a batch of `source`, and a training step of the task on such a batch."""
     torch.manual_seed(0)
     task: Task = make(source)
     batches = source.train(0, seed=0)
@@ -85,7 +85,7 @@ def trained(source: Source, make: Any) -> tuple[Any, Any]:
 
 
 class Zeros(Encoder):
-    """Stands in for an encoder whose vectors have been cached."""
+    """A stand-in for an encoder whose vectors have been cached."""
 
     resolution = 16
 
@@ -102,7 +102,8 @@ class Zeros(Encoder):
 
 
 def cached(shapes: Shapes, images: int, folder: Path) -> tuple[Any, Any]:
-    """What gathers memory-mapped vectors in a random order, and a step of the captioner of the other tables."""
+    """Return a function that gathers memory-mapped vectors in a random order, and a step of the captioner of the other
+    tables."""
     shapes = shapes._replace(images=images)
     number = 8 * images
     views = [View(str(index), path) for index, path in enumerate(islice(cycle(painted(folder, 16, 16)), number))]
@@ -116,7 +117,7 @@ def cached(shapes: Shapes, images: int, folder: Path) -> tuple[Any, Any]:
 
 
 def photographs(images: int, folder: Path) -> tuple[Any, Any]:
-    """What decodes JPEG files as the encoder sees them, and the encoder."""
+    """Return a function that decodes JPEG files as the encoder sees them, and the encoder."""
     paths = painted(folder, 640, 480)
     pixels = Pixels([View(path.name, path) for path in paths], resolution=224)
     encoder = Backbone(name="mobilenet_v2", node="features.18").eval()

@@ -1,4 +1,4 @@
-"""Measurements: time of several runs, interleaved in one process; memory of each run in its own process."""
+"""Measure the time of several runs, interleaved in one process, and the memory of each run in its own process."""
 
 import importlib
 import json
@@ -26,7 +26,8 @@ Module = TypeVar("Module", bound=nn.Module)
 MiB = 1024**2
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 WARM_UP = 3
-"""Rounds, at most, until runs use the memory that they freed before. The plain ones map new pages for seconds first."""
+"""The largest number of rounds until runs use the memory that they freed before. The plain ones map new pages for
+seconds first."""
 
 
 @cache
@@ -58,7 +59,7 @@ def seconds(runs: Mapping[str, Callable[[], object]], repeats: int, what: str) -
 
 
 def several(run: Callable[[], object], times: int) -> Callable[[], None]:
-    """A function that calls `run` so many times."""
+    """A function that calls `run` `number` times."""
 
     def repeat() -> None:
         for _ in range(times):

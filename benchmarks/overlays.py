@@ -1,4 +1,4 @@
-"""How well each view of a map shows where the weight is: `python -m benchmarks.overlays FOLDER ...`.
+"""Measure how well each view of a map shows the place of the weight: `python -m benchmarks.overlays FOLDER ...`.
 
 Each FOLDER holds photographs in `images` and their splits in `captions.json`; of the test splits, as many are taken
 from each quarter of lightness, so that some are light and some dark. On each a blob of weight lies at a random place of
@@ -29,7 +29,7 @@ from vision_attn.geometry.extents import middles, positions
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.views import VIEWS, overlaid
-from vision_attn.viz.sheet import fitted
+from vision_attn.viz.panel_sheets import fitted
 
 SIDE, CELLS = 224, 14
 SIZE = 1.2
@@ -48,7 +48,7 @@ Draw = Callable[[Image.Image, Tensor, float], Image.Image]
 
 
 class Seen(NamedTuple):
-    """What is seen of one picture."""
+    """Measurements of one picture with a map."""
 
     found: bool
     kept: float
@@ -73,14 +73,14 @@ def by_lightness(folders: Sequence[Path], number: int, chosen: random.Random) ->
     several.sort(key=lambda picture: float(np.asarray(picture.convert("L")).mean()))
     bounds = [round(quarter * len(several) / QUARTERS) for quarter in range(QUARTERS + 1)]
     counts = [(quarter + 1) * number // QUARTERS - quarter * number // QUARTERS for quarter in range(QUARTERS)]
-    parts = zip(bounds, bounds[1:], counts, strict=False)
-    return [picture for first, last, count in parts for picture in chosen.sample(several[first:last], count)]
+    quarters = zip(bounds, bounds[1:], counts, strict=False)
+    return [picture for first, last, count in quarters for picture in chosen.sample(several[first:last], count)]
 
 
 def test_split(folder: Path) -> list[Path]:
     """The photographs of the test split of a folder, in the order of their names."""
     listed = json.loads((folder / "captions.json").read_text(encoding="utf-8"))["images"]
-    files = sorted(folder / "images" / one["file_name"] for one in listed if one.get("split") == "test")
+    files = sorted(folder / "images" / record["file_name"] for record in listed if record.get("split") == "test")
     if not files:
         raise UserError(f"{folder}/captions.json has no photograph of the split test")
     return files
@@ -121,14 +121,16 @@ def before(picture: Image.Image, alpha: Tensor, top: float) -> Image.Image:
 
 
 def look(draw: Draw, picture: Image.Image, alpha: Tensor, inside: Tensor) -> Seen:
-    """What is seen of a map that is drawn on a picture."""
+    """Measure what a viewer sees of a map that is drawn on a picture."""
     top = float(alpha.max())
-    with_map, with_even = (lab(draw(picture, one, top)) for one in (alpha, torch.full_like(alpha, 1 / alpha.numel())))
+    with_map, with_even = (lab(draw(picture, map, top)) for map in (alpha, torch.full_like(alpha, 1 / alpha.numel())))
     difference = blurred(with_map - with_even).square().sum(dim=0)
     outside = ~grown(inside)[:-1, :-1]
-    found = bool(inside.flatten()[difference.argmax()])
-    parts = [torch.cat([one[outside] for one in gradients(each[0])]) for each in (with_map, lab(picture))]
-    return Seen(found, float(torch.corrcoef(torch.stack(parts))[0, 1]))
+    is_inside = bool(inside.flatten()[difference.argmax()])
+    borders = [
+        torch.cat([slope[outside] for slope in gradients(lab_picture[0])]) for lab_picture in (with_map, lab(picture))
+    ]
+    return Seen(is_inside, float(torch.corrcoef(torch.stack(borders))[0, 1]))
 
 
 def lab(picture: Image.Image) -> Float[Tensor, "3 Y X"]:
@@ -172,13 +174,13 @@ def table(photographs: Sequence[Image.Image], places: Sequence[tuple[float, floa
     for view, draw in views.items():
         for name, others in OTHERS.items():
             examples = zip(photographs, places, strict=True)
-            looks = [
+            seen_views = [
                 look(draw, picture, blob(place, others, seed), within(place))
                 for seed, (picture, place) in enumerate(progress(examples, what=view, unit="image"))
             ]
-            found, kept = (sum(values) / len(looks) for values in zip(*looks, strict=True))
-            most = sum(one.kept >= 0.9 for one in looks) / len(looks)
-            lines.append(f"| {view} | {name} | {found:.1%} | {kept:.3f} | {most:.1%} |")
+            hits, kept = (sum(values) / len(seen_views) for values in zip(*seen_views, strict=True))
+            most = sum(seen.kept >= 0.9 for seen in seen_views) / len(seen_views)
+            lines.append(f"| {view} | {name} | {hits:.1%} | {kept:.3f} | {most:.1%} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What each part of a Transformer is worth: `python -m benchmarks parts`, on drawn scenes.
+"""Measure the worth of each part of a Transformer on drawn scenes: `python -m benchmarks parts`.
 
 Every variant changes one thing of the same small captioner (`configs/transformer_scenes.yaml` with `SETTINGS`), and is
 trained with several seeds. Runs that are finished are kept in runs/parts and not trained again.
@@ -54,16 +54,16 @@ def train(variant: str, seed: int, folder: Path, settings: dict[str, object]) ->
 
 def parts(shapes: Shapes, repeats: int) -> str:
     """The table; `repeats` is the number of seeds."""
-    found: dict[str, list[dict[str, float]]] = {}
+    results: dict[str, list[dict[str, float]]] = {}
     with scratch("parts") as temporary:
         folder, settings = (temporary, SETTINGS | QUICK) if shapes.quick else (FOLDER, SETTINGS)
         for seed in range(repeats):  # all variants of a seed first: one seed is a table as well
             for variant in shapes.some(list(VARIANTS)):
-                found.setdefault(variant, []).append(train(variant, seed, folder, settings))
+                results.setdefault(variant, []).append(train(variant, seed, folder, settings))
     rows = [
-        [variant, *(spread([one.get(name, nan) for one in each], *COLUMNS[name]) for name in COLUMNS)]
-        for variant, each in found.items()
+        [variant, *(spread([run.get(name, nan) for run in runs], *COLUMNS[name]) for name in COLUMNS)]
+        for variant, runs in results.items()
     ]
-    uniform = f"uniform maps point to {100 * found[BASE][0]['pointing_uniform']:.1f}%"
+    uniform = f"uniform maps point to {100 * results[BASE][0]['pointing_uniform']:.1f}%"
     title = f"Parts of a Transformer on drawn scenes: mean and standard deviation of {repeats} seeds; {uniform}"
     return table(title, ["variant", *COLUMNS], rows)

@@ -1,4 +1,4 @@
-"""Ours against the designs of the captioning code that is used most: training and decoding Show, Attend and Tell.
+"""Compare training and decoding of Show, Attend and Tell with the designs of the captioning code that is used most.
 
 All sides have the same sizes, images and words, and run in one process in which freed memory is kept, as our engine
 does (`system/memory.py`); Adam runs in one kernel on our side, as in our engine. The sides are:
@@ -26,7 +26,7 @@ from vision_attn.decode import beam_search, greedy
 from vision_attn.fast.linear import FastLinear, constant_weights
 
 PRODUCTS = 4
-"""Matrix products that are timed together."""
+"""The number of matrix products that are timed together."""
 
 
 def attention_into_the_input(shapes: Shapes, device: str = "cpu") -> Side:

@@ -1,4 +1,4 @@
-"""Photographs on their way to an encoder: milliseconds of each part, and of the whole, before and now, on one
+"""Measure the way of photographs to an encoder: milliseconds of each part, and of the whole, before and now, on one
 core and on two.
 
 `before` is how photographs were read until version 1.1: a thread for each core read a file in small pieces, resized the
@@ -30,7 +30,7 @@ from vision_attn.system.files import find
 from vision_attn.system.machine import cores
 
 SIDE = 448
-"""Of the squares, as `configs/sat_photographs.yaml` has them."""
+"""The side of the squares in `configs/sat_photographs.yaml`."""
 BATCH, BATCHES = 64, 6
 Sizes = tuple[str, list[Path]]
 
@@ -48,11 +48,11 @@ def photographs(shapes: Shapes, repeats: int) -> str:
 def files(folder: Path, width: int, height: int, number: int) -> Sizes:
     """Photographs of this size: those of Flickr8k where they are there, else noise that compresses about as well."""
     try:
-        found = sorted(find("flickr8k/images").glob("*.jpg"))[:number]
+        files = sorted(find("flickr8k/images").glob("*.jpg"))[:number]
     except Exception:
         return f"{width} x {height}, painted", painted(folder, width, height, number)
     paths = []
-    for path in found:
+    for path in files:
         with Image.open(path) as image:
             resized_ = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
         paths.append(path if (width, height) == image.size else folder / f"{width}-{path.name}")
@@ -75,15 +75,15 @@ def _parts(sets: list[Sizes], side: int, rounds: int) -> str:
         encoded = [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in contents]
         channels = batch.permute(0, 3, 1, 2)
         work = {
-            "decode, Pillow": lambda c=contents: [Image.open(BytesIO(one)).load() for one in c],
-            "decode, torchvision": lambda e=encoded: [_by_torchvision(one) for one in e],
+            "decode, Pillow": lambda c=contents: [Image.open(BytesIO(content)).load() for content in c],
+            "decode, torchvision": lambda e=encoded: [_by_torchvision(content) for content in e],
             "file to pixels of the square, as now": lambda p=paths: [read_seen(path, side, "centre") for path in p],
             "resize, Pillow": lambda s=squares: [s_.resize((side, side), Image.Resampling.BICUBIC) for s_ in s],
             "resize, torch, each alone": lambda b=batch: [resized(b[i : i + 1], side) for i in range(len(b))],
             "resize, torch, a batch, as now": lambda b=batch: resized(b, side),
             "resize, torch, in floats (as on a GPU)": lambda c=channels: in_floats(c, side),
-            "to an array": lambda s=small: [np.array(one) for one in s],
-            "to a tensor": lambda s=small: [_tensor(np.asarray(one)) for one in s],
+            "to an array": lambda s=small: [np.array(picture) for picture in s],
+            "to a tensor": lambda s=small: [_tensor(np.asarray(picture)) for picture in s],
             "stack by size": lambda a=arrays: grouped(a),
         }
         taken = dict.fromkeys(work, float("inf"))
@@ -100,7 +100,7 @@ def _parts(sets: list[Sizes], side: int, rounds: int) -> str:
 
 
 def _wholes(sets: list[Sizes], side: int, rounds: int) -> str:
-    """Some batches, one after the other, on one core and on two, in turn."""
+    """Time some batches, one after the other, on one core and on two, in turn."""
     rows = []
     numbers = sorted({1, min(2, cores())})
     for name, paths in sets:
@@ -119,14 +119,14 @@ def _wholes(sets: list[Sizes], side: int, rounds: int) -> str:
                         seconds = _seconds(make(), len(paths))
                     taken[way, number] = min(taken.get((way, number), float("inf")), seconds)
         for way in ways:
-            each = [taken[way, number] / (BATCHES * len(paths)) * 1000 for number in numbers]
-            rows.append((f"{name}: {way}", *(f"{ms:.2f}" for ms in each), f"{each[0] / each[-1]:.2f}"))
+            times = [taken[way, number] / (BATCHES * len(paths)) * 1000 for number in numbers]
+            rows.append((f"{name}: {way}", *(f"{ms:.2f}" for ms in times), f"{times[0] / times[-1]:.2f}"))
     title = f"Whole batches of {len(sets[0][1])} photographs to squares of {side} pixels, ms a photograph"
     return table(title, ("", *(f"{number} core{'s' * (number > 1)}" for number in numbers), "one to two"), rows)
 
 
 def _seconds(pixels: "Pixels | Callable[[], Tensor]", number: int) -> float:
-    """Of all batches, in the way of `data.photographs.batches`."""
+    """Read all batches in the way of `data.photographs.batches`."""
     rows = np.arange(number)
     began = time.perf_counter()
     if isinstance(pixels, Pixels):

@@ -1,4 +1,5 @@
-"""Where cells of encoders look, and where their maps are drawn: `python -m benchmarks.places ENCODER ...`.
+"""Compare the places that cells of encoders see with the places where their maps are drawn: `python -m
+benchmarks.places ENCODER ...`.
 
 A coloured square is put on photographs, and the centre of the change of the annotation vectors is compared with the
 place of the square: once with regions that are spread evenly over the image, and once where `Encoder.extent` says that
@@ -38,10 +39,11 @@ def opened(name: str) -> Encoder:
 
 @torch.no_grad()
 def changes(encoder: Encoder, marks: int) -> tuple[Tensor, Tensor]:
-    """How much each region changes for each mark, (N, rows, columns), and where marks were, (x, y) in [-1, 1]."""
+    """Return the change of each region for each mark, (N, grid rows, grid columns), and the places of marks, (x, y) in
+    [-1, 1]."""
     side, chosen = encoder.resolution, random.Random(0)
     half = max(1, side // 56)
-    found, places = [], []
+    differences, places = [], []
     for file in progress(sorted(PHOTOGRAPHS.glob("*.jpg")), what="photographs", unit="image"):
         image = read_image(file, side)
         before = encoder(image[None])
@@ -49,13 +51,13 @@ def changes(encoder: Encoder, marks: int) -> tuple[Tensor, Tensor]:
             x, y = (chosen.randint(round(0.3 * side), round(0.7 * side)) for _ in range(2))
             marked = image.clone()
             marked[:, y - half : y + half, x - half : x + half] = torch.tensor(chosen.choice(COLOURS))[:, None, None]
-            found.append((encoder(marked[None]) - before).square().sum(dim=2).view(encoder.grid))
+            differences.append((encoder(marked[None]) - before).square().sum(dim=2).view(encoder.grid))
             places.append((2 * x / side - 1, 2 * y / side - 1))
-    return torch.stack(found).double(), torch.tensor(places, dtype=torch.float64)
+    return torch.stack(differences).double(), torch.tensor(places, dtype=torch.float64)
 
 
 def offsets(change: Tensor, places: Tensor, extent: Extent) -> tuple[float, float]:
-    """How far right of and below the marks the change is drawn, as a share of the side."""
+    """The distance, right and down, of the drawn change from the marks, as a share of the side."""
     change = change / change.sum(dim=(1, 2), keepdim=True)
     x = change.sum(dim=1) @ middles(change.shape[2], extent.x0, extent.x1)
     y = change.sum(dim=2) @ middles(change.shape[1], extent.y0, extent.y1)

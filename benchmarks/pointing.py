@@ -1,4 +1,4 @@
-"""A table of how well maps point: `python -m benchmarks.pointing RUN`, of a ViT trained with `configs/vit_scenes.yaml`.
+"""Measure how well maps of a ViT trained with `configs/vit_scenes.yaml` point: `python -m benchmarks.pointing RUN`.
 
 Raw attention, rollout, relevance and Grad-CAM of the answer, against the box of the star whose colour is the answer, on
 the test split; and the areas under deletion and insertion curves of the answer's probability.
@@ -50,8 +50,8 @@ def maps_of(model: Any, images: Float[Tensor, "B C Y X"]) -> dict[str, Float[Ten
         "rollout": attention.rolled(),
         "relevance": attention.relevant(),
     } | {
-        f"Grad-CAM, input of layer {layer}": grad_cam(tokens(one.output), tokens(one.gradient))
-        for layer, one in zip(layers, activations, strict=True)
+        f"Grad-CAM, input of layer {layer}": grad_cam(tokens(activation.output), tokens(activation.gradient))
+        for layer, activation in zip(layers, activations, strict=True)
     }
 
 
@@ -76,9 +76,9 @@ def pointing(model: Any, batches: Any, curves: int = CURVES) -> str:
                     kept.append(perturbation_curves(probability(answer), image, alpha).areas)
     lines = ["| Map | pointing | mass in the box | deletion (lower) | insertion (higher) |", "|---|---|---|---|---|"]
     for name, score in correctness.items():
-        found = score.compute()
-        mean = {key: sum(one[key] for one in areas[name]) / len(areas[name]) for key in ("deletion", "insertion")}
-        numbers = (found["pointing"], found["mass"], mean["deletion"], mean["insertion"])
+        scores = score.compute()
+        mean = {key: sum(area[key] for area in areas[name]) / len(areas[name]) for key in ("deletion", "insertion")}
+        numbers = (scores["pointing"], scores["mass"], mean["deletion"], mean["insertion"])
         lines.append(f"| {name} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""The matrix products of a training step alone: the time below which no other code can bring it."""
+"""Measure the matrix products of a training step alone: the time below which no other code can bring it."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,5 @@
-"""Training RAM: images per second of a training step (forward, backward, Adam), as runs have it and by plain torch."""
+"""Measure training of RAM: images per second of a step (forward, backward, Adam), as runs have it and by plain
+torch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from benchmarks.products import products
 from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.reinforce import Learned, Reinforce
-from vision_attn.engine.optimizers import fused
+from vision_attn.engine.optimizers import with_fused_kernels
 from vision_attn.fast import accelerate
 from vision_attn.models.policies import Gaussian
 from vision_attn.models.ram import RAM
@@ -30,7 +31,7 @@ class Images(Source):
 
 
 def ours(setting: Setting, *, compile: bool = False, fast: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
-    """Our task, without the refinements of the configs. `fast`: as `run.fast`."""
+    """Our task, without the refinements of the configs. fast: as `run.fast`."""
     task = Classification(
         Images(setting.canvas),
         model=partial(
@@ -45,7 +46,7 @@ def ours(setting: Setting, *, compile: bool = False, fast: bool = True) -> Calla
         accelerate(task)
     if compile:
         task.compile()
-    optimizer = fused(torch.optim.Adam(task.parameters()))
+    optimizer = with_fused_kernels(torch.optim.Adam(task.parameters()))
 
     def step(images: Tensor, labels: Tensor) -> Tensor:
         optimizer.zero_grad()

@@ -1,4 +1,5 @@
-"""Variance and cost of each REINFORCE estimator of the gradient of hard attention, on one batch of a trained captioner.
+"""Measure variance and cost of each REINFORCE estimator of the gradient of hard attention, on one batch of a trained
+captioner.
 
 `python -m benchmarks variance` trains a captioner on drawn scenes first; `python -m benchmarks.reinforce RUN` uses the
 run in folder RUN.
@@ -130,7 +131,7 @@ def measure(
         start = time.perf_counter()
         gradient = torch.autograd.grad(loss(task, estimator, batch), weights)
         seconds.append(time.perf_counter() - start)
-        gradients.append(torch.cat([part.flatten() for part in gradient]))
+        gradients.append(torch.cat([tensor.flatten() for tensor in gradient]))
     return torch.stack(gradients).var(dim=0).sum().item(), statistics.median(seconds[1:])
 
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scale`: trains on cached annotation vectors that do not fit into memory.
+"""`python -m benchmarks.scale` trains on cached annotation vectors that do not fit into memory.
 
 Writes as many vectors as COCO has images, 25 GB (`--images`), and trains a captioner on random batches of them, in a
 process that may use 4 GB (`--memory`); then on as many as fit, in main memory. The limit counts the pages of files that
@@ -32,7 +32,7 @@ from vision_attn.system.machine import processor
 ROOT = Path(__file__).parent.parent
 GROUPS = Path("/sys/fs/cgroup")
 FITS = 4096
-"""Images of the set that is kept in main memory: 0.8 GB."""
+"""The number of images of the set that is kept in main memory: 0.8 GB."""
 
 
 def write(folder: Path, header: dict[str, Any]) -> None:
@@ -111,15 +111,15 @@ def scale(images: int, memory: float, steps: int, folder: Path, *, quick: bool =
             write(Path(place), {"format": 1, "shape": [number, shapes.regions, shapes.region_size]})
             asked = place, residency, limit, steps
             if quick:
-                found = train(place, residency, 0.0, steps, quick=True)
+                measured = train(place, residency, 0.0, steps, quick=True)
             else:
                 command = [sys.executable, "-m", "benchmarks.scale", "--train", json.dumps(asked)]
                 done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-                found = json.loads(done.stdout)
+                measured = json.loads(done.stdout)
         size = f"{number * shapes.regions * shapes.region_size * 2 / 1e9:.1f} GB"
-        allowed = f"{limit:g} GB" if found["held"] else "no limit"
-        rates = f"{found['loaded']:.0f}", f"{found['trained']:.1f}"
-        rows.append((name, f"{number:,}", size, allowed, *rates, f"{found['memory']:.1f} GB"))
+        allowed = f"{limit:g} GB" if measured["held"] else "no limit"
+        rates = f"{measured['loaded']:.0f}", f"{measured['trained']:.1f}"
+        rows.append((name, f"{number:,}", size, allowed, *rates, f"{measured['memory']:.1f} GB"))
     columns = ("", "images", "vectors", "memory allowed", "loaded, images/s", "trained, images/s", "largest in use")
     return table(f"{processor()}, one thread, {steps} steps of one caption per image", columns, rows)
 

@@ -1,4 +1,4 @@
-"""Self-critical training: captions sampled and scored per second.
+"""Measure self-critical training: captions sampled and scored per second.
 
 The plain reference samples by the same model in plain torch, and scores the captions through `pycocoevalcap`, with
 document frequencies from a table, as popular code does.

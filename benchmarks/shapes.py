@@ -42,7 +42,7 @@ class Shapes(NamedTuple):
         return cases[:1] if self.quick else cases
 
     def times(self, number: int) -> int:
-        """How many steps are in one measurement: `number`, or one if `quick`."""
+        """The number of steps in one measurement: `number`, or one if `quick`."""
         return 1 if self.quick else number
 
 

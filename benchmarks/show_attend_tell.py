@@ -1,5 +1,5 @@
-"""Training Show, Attend and Tell: captions per second and peak memory of a training step (forward, backward, Adam), as
-runs have it and by plain torch."""
+"""Measure training of Show, Attend and Tell: captions per second and peak memory of a step (forward, backward, Adam),
+as runs have it and by plain torch."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ class Side(NamedTuple):
 
 def ours(shapes: Shapes, device: str = "cpu", attention: type[nn.Module] = Soft, *, fast: bool = True) -> Side:
     """Our captioner with the loss of its task: negative log-likelihood, doubly stochastic penalty and REINFORCE.
-    `fast`: as `run.fast`."""
+    fast: as `run.fast`."""
     torch.manual_seed(0)
     regions, words = random_batch(shapes).to(device)
     score = partial(Additive, attention_size=shapes.attention)
@@ -57,12 +57,12 @@ def captioning_loss(
 
 
 def hard(shapes: Shapes, device: str = "cpu") -> Side:
-    """The same with hard attention, which samples one region for each word of half of the images."""
+    """`ours` with hard attention, which samples one region for each word of half of the images."""
     return ours(shapes, device, Hard)
 
 
 def plain(shapes: Shapes, device: str = "cpu") -> Side:
-    """The same model by plain torch, as the paper has it and `run.fast=false` runs it."""
+    """`ours` by plain torch, as the paper has it and `run.fast=false` runs it."""
     return ours(shapes, device, fast=False)
 
 

@@ -1,5 +1,5 @@
-"""The cost of an answer against the size of the image: RAM, which cuts glimpses out of a file that is mapped into
-memory, DRAW's reader and a convolutional network, which see all pixels."""
+"""Measure the cost of an answer against the size of the image: of RAM, which cuts glimpses out of a file that is mapped
+into memory, and of DRAW's reader and a convolutional network, which see all pixels."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from benchmarks.shapes import Shapes
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import Images
 from vision_attn.data.images.lazy import open_pixels
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAWReader
 from vision_attn.models.ram import RAM, ContextLSTM
@@ -29,12 +29,13 @@ from vision_attn.tasks.cost import multiply_adds
 PICTURE = Path("runs/size.png")
 SIDES = (60, 200, 600, 2000, 6000, 20_000)
 LARGEST_WHOLE = 2000
-"""Of larger images, models that see all pixels are counted and not run: 20,000 x 20,000 floats alone take 1.6 GB."""
+"""The largest side of images on which models that see all pixels run; above it their cost is counted: 20,000 x 20,000
+floats alone take 1.6 GB."""
 ANSWERS = 20
 
 
 class Cost(NamedTuple):
-    """Of one answer. `milliseconds` is NaN where it was not measured."""
+    """The cost of one answer. `milliseconds` is NaN where it was not measured."""
 
     multiply_adds: float
     pixels: float
@@ -48,7 +49,7 @@ class Convolutional(nn.Module):
         super().__init__()
         layers = [(1, 16), (16, 32), (32, 64)]
         self.layers = nn.Sequential(
-            *(part for c, d in layers for part in (nn.Conv2d(c, d, 3, 2, 1), nn.ReLU())),
+            *(layer for c, d in layers for layer in (nn.Conv2d(c, d, 3, 2, 1), nn.ReLU())),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(64, 10),
@@ -65,9 +66,9 @@ class Counted:
         self.array, self.shape, self.read = array, array.shape, 0
 
     def __getitem__(self, place: tuple[slice, slice]) -> np.ndarray:
-        part = self.array[place]
-        self.read += part.size
-        return part
+        pixels = self.array[place]
+        self.read += pixels.size
+        return pixels
 
 
 def size(shapes: Shapes, repeats: int) -> str:
@@ -89,8 +90,8 @@ def size(shapes: Shapes, repeats: int) -> str:
         save(charts(sides, costs), picture)
     rows = [
         (name, f"{side:,}", f"{cost.multiply_adds / 1e6:,.1f}", f"{cost.pixels:,.0f}", figure(cost.milliseconds))
-        for name, each in costs.items()
-        for side, cost in zip(sides, each, strict=True)
+        for name, of_model in costs.items()
+        for side, cost in zip(sides, of_model, strict=True)
     ]
     memory = peak_memory("benchmarks.size:answer", shapes, sides[-1])
     first, last = costs["RAM"][0].milliseconds, costs["RAM"][-1].milliseconds
@@ -111,12 +112,12 @@ def answer(shapes: Shapes, side: int) -> None:
 def reader() -> RAM:
     """RAM as in configs/ram_cluttered60.yaml, with random weights."""
     torch.manual_seed(0)
-    parts = {
+    networks = {
         "retina": partial(Retina, size=12, num_scales=3),
         "glimpse": ConvolutionalGlimpse,
         "core": partial(ContextLSTM, place_size=128),
     }
-    return accelerated(RAM((1, 0, 0), 10, num_glimpses=8, first="policy", **parts)).eval()
+    return accelerated(RAM((1, 0, 0), 10, num_glimpses=8, first="policy", **networks)).eval()
 
 
 def whole(side: int) -> DRAWReader:
@@ -148,14 +149,14 @@ def seen_whole(make: Callable[..., nn.Module], side: int, answers: int) -> Cost:
 
 def timed(runs: dict[int, Callable[[], object]], answers: int) -> dict[int, float]:
     """Milliseconds of processor time, the minimum of some answers after one to warm up; runs take turns."""
-    found = dict.fromkeys(runs, math.inf)
+    fastest = dict.fromkeys(runs, math.inf)
     for turn in range(1 + answers):
         for name, run in runs.items():
             start = time.process_time()
             run()
             spent = 1000 * (time.process_time() - start)
-            found[name] = min(found[name], spent) if turn else math.inf
-    return found
+            fastest[name] = min(fastest[name], spent) if turn else math.inf
+    return fastest
 
 
 def figure(milliseconds: float) -> str:
@@ -168,8 +169,8 @@ def charts(sides: tuple[int, ...], costs: dict[str, list[Cost]]) -> list[Chart]:
     return [
         Chart(
             {
-                name: [(side, cost[field]) for side, cost in zip(sides, each, strict=True) if cost[field] > 0]
-                for name, each in costs.items()
+                name: [(side, cost[field]) for side, cost in zip(sides, of_model, strict=True) if cost[field] > 0]
+                for name, of_model in costs.items()
             },
             width,
             Axis(title, short),

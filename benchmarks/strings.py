@@ -1,5 +1,5 @@
-"""Lines of characters: a training step of RNNsearch, fast and by plain torch, and decoding many lines at once against
-one at a time. Both begin with the columns of a line as a convolutional encoder returns them.
+"""Measure models of lines of characters: a training step of RNNsearch, fast and by plain torch, and decoding many lines
+at once against one at a time. Both begin with the columns of a line as a convolutional encoder returns them.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from vision_attn.models.encoder_decoder import RNNsearch
 
 CHARACTERS = 12
 COLUMNS = 62
-"""Columns of a strip of 12 digits, one for every 4 pixels."""
+"""The number of columns of a strip of 12 digits, one for every 4 pixels."""
 
 
 def strings(shapes: Shapes, repeats: int) -> str:
@@ -56,17 +56,17 @@ def _decoding(shapes: Shapes, repeats: int, size: int, search: RNNsearch) -> str
     search.eval()
     limit = {"max_words": CHARACTERS + 1, "min_words": CHARACTERS}
 
-    def by_search(part: Tensor) -> None:
-        greedy(search, part, **limit)
+    def by_search(columns: Tensor) -> None:
+        greedy(search, columns, **limit)
 
-    def by_ctc(part: Tensor) -> None:
-        prefix_beam_search(ctc.frames(part), beams=8)
+    def by_ctc(columns: Tensor) -> None:
+        prefix_beam_search(ctc.frames(columns), beams=8)
 
     rows = []
     for name, decode in {"RNNsearch, greedy": by_search, "CTC, prefix beam of 8": by_ctc}.items():
         runs = {
             "together": partial(decode, columns),
-            "alone": lambda decode=decode: [decode(one) for one in columns.split(1)],
+            "alone": lambda decode=decode: [decode(strip) for strip in columns.split(1)],
         }
         taken = seconds(runs, repeats, f"strings, {name}")
         rows.append((name, *_rates(lines, taken["together"], taken["alone"])))

@@ -1,4 +1,5 @@
-"""`python -m benchmarks.threads`: what `run.threads: auto` costs against the better of one thread and all threads.
+"""`python -m benchmarks.threads` measures the cost of `run.threads: auto` against the better of one thread and all
+threads.
 
 Trains the captioner of `make demo` for some steps with each setting in turn, in processes of their own, on a machine as
 it is, or while other processes keep its cores busy (`--busy`). Prints a table: the seconds of the steps with each
@@ -86,8 +87,8 @@ def main() -> None:
                 print(f"{settings[setting]}: {taken:.1f} s, kept {threads}", file=sys.stderr, flush=True)
     best = min(median(seconds[setting]) for setting in settings if setting != "auto")
     rows = [
-        [settings[setting], ", ".join(f"{one:.1f}" for one in each), f"{median(each) / best:.2f}"]
-        for setting, each in seconds.items()
+        [settings[setting], ", ".join(f"{time:.1f}" for time in times), f"{median(times) / best:.2f}"]
+        for setting, times in seconds.items()
     ]
     load = f"load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
     title = f"{processor()}, {cores()} cores, {given.busy} busy processes, {steps} steps, {load}"

@@ -1,5 +1,5 @@
-"""A chart of error against the cost of an answer: `python -m benchmarks.tradeoff PICTURE NAME=FOLDER ..`, with folders
-that `eval --out` wrote.
+"""Draw a chart of error against the cost of an answer: `python -m benchmarks.tradeoff PICTURE NAME=FOLDER ..`, with
+folders that `eval --out` wrote.
 
 A model that takes glimpses is drawn as a line with a point for each number of glimpses, a model that sees the whole
 image as a single point.
@@ -22,7 +22,7 @@ class Curve(NamedTuple):
 
 
 def read(name: str, folder: Path) -> Curve:
-    """Read what `eval` wrote. An answer after t of T glimpses costs t / T of the last one."""
+    """Read the numbers that `eval` wrote. An answer after t of T glimpses costs t / T of the last one."""
     metrics = json.loads((folder / "metrics_test.json").read_text())
     glimpses = folder / "glimpses_test.json"
     errors = json.loads(glimpses.read_text())["error"] if glimpses.exists() else [metrics["error"]]

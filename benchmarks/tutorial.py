@@ -1,4 +1,4 @@
-"""The design of the most used tutorial on Show, Attend and Tell, written from scratch; how it trains.
+"""The design of the most used tutorial on Show, Attend and Tell, written from scratch, to compare its training speed.
 
 One caption per feature row, so that the regions of an image are repeated for each of its captions; the projection of
 the regions and the vocabulary layer inside the loop over words; captions sorted by length, with a batch that shrinks as

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import VISION
-from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import recorded
 from vision_attn.geometry.extents import Extent
@@ -29,13 +29,16 @@ STAGED = ("attention", *CAMS)
 
 def transformers_kind(
     make_model: Callable[[Any], nn.Module], kind: str = "classifier", side: int = 64
-) -> Callable[[], Model]:
-    def make() -> Model:
+) -> Callable[[], OpenedModel]:
+    def make() -> OpenedModel:
         transformers = pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
         torch.manual_seed(0)
         module = make_model(transformers).eval()
-        return Model(
-            awake(module, side), kind, Reader((side, side), key="pixel_values"), ["a", "b"] * (kind == "classifier")
+        return OpenedModel(
+            awake(module, side),
+            kind,
+            ImageReader((side, side), key="pixel_values"),
+            ["a", "b"] * (kind == "classifier"),
         )
 
     return make
@@ -44,7 +47,7 @@ def transformers_kind(
 class Kind(NamedTuple):
     """A kind of model."""
 
-    make: Callable[[], Model]
+    make: Callable[[], OpenedModel]
     methods: tuple[str, ...]
     """Those of which it has maps, all at their places, besides those that change the image."""
     note: str = ""
@@ -53,22 +56,22 @@ class Kind(NamedTuple):
     """Whether it is tested each time."""
 
 
-def timm_kind(name: str, side: int = 64, **options: Any) -> Callable[[], Model]:
-    def make() -> Model:
+def timm_kind(name: str, side: int = 64, **options: Any) -> Callable[[], OpenedModel]:
+    def make() -> OpenedModel:
         timm = pytest.importorskip("timm")
         torch.manual_seed(0)
         module = timm.create_model(name, num_classes=5, **options).eval()
-        return Model(awake(module, side), "classifier", Reader((side, side)), list("abcde"))
+        return OpenedModel(awake(module, side), "classifier", ImageReader((side, side)), list("abcde"))
 
     return make
 
 
-def torchvision_kind(name: str, side: int = 64, **options: Any) -> Callable[[], Model]:
-    def make() -> Model:
+def torchvision_kind(name: str, side: int = 64, **options: Any) -> Callable[[], OpenedModel]:
+    def make() -> OpenedModel:
         torchvision = pytest.importorskip("torchvision")
         torch.manual_seed(0)
         module = torchvision.models.get_model(name, weights=None, num_classes=5, **options).eval()
-        return Model(awake(module, side), "classifier", Reader((side, side)), list("abcde"))
+        return OpenedModel(awake(module, side), "classifier", ImageReader((side, side)), list("abcde"))
 
     return make
 
@@ -131,7 +134,7 @@ def right(found: Tensor) -> int:
     return int((found.argmax(dim=1) == torch.arange(len(found))).sum())
 
 
-def of_method(model: Model, method: str, seed: int = 0) -> Tensor:
+def of_method(model: OpenedModel, method: str, seed: int = 0) -> Tensor:
     """The `changes` of the maps of a method; of CAMs, those of the map of features that they weight."""
     pictures = squares(seed=seed)
     first = look(model, pictures[0], method=method)

@@ -14,7 +14,7 @@ from vision_attn.system.thread_trial import ThreadTrial
 
 def kernels(patch: pytest.MonkeyPatch, there: bool = True) -> None:
     """Tensors lie where kernels of Triton run: its interpreter runs them on a CPU."""
-    patch.setattr("vision_attn.fast.choice.on_gpu", lambda tensor: there)
+    patch.setattr("vision_attn.fast.versions.on_gpu", lambda tensor: there)
 
 
 def captured_steps(patch: pytest.MonkeyPatch, graph: type[PlainGraph]) -> None:
@@ -125,7 +125,7 @@ def shards(patch: pytest.MonkeyPatch, images: int) -> None:
 
 def no_triton(patch: pytest.MonkeyPatch) -> None:
     """Triton is not installed."""
-    patch.setattr("vision_attn.fast.choice.TRITON", False)
+    patch.setattr("vision_attn.fast.versions.TRITON", False)
 
 
 def on_cuda(patch: pytest.MonkeyPatch, *modules: ModuleType, there: bool = True) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vision_attn.attention.images import Images
 from vision_attn.configuration.config import Config, build, read
-from vision_attn.configuration.parts import Part, parts_of
+from vision_attn.configuration.parts import PartConfig, parts_of
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.data.stories.question import QuestionBatch
@@ -43,7 +43,7 @@ FROZEN = {"region_size": 16, "grid": (2, 4)}
 """In place of an encoder that is not trained: of its annotation vectors only the size counts. Their number differs from
 other sizes, since a compiler begins again where two sizes are the same for one batch alone."""
 SAMPLED = "vision_attn.criteria.self_critical.SelfCritical"
-MOTION = "vision_attn.encoders.clips.Motion"
+MOTION = "vision_attn.encoders.clips.MotionFeatures"
 SCORES, LOOKS = "--task.model.score=vision_attn.attention", "--task.criteria.looks.baseline=vision_attn.attention"
 VARIANTS: dict[str, tuple[str, ...]] = {
     "a dot product, one gate per feature": ("sat_soft_scenes", f"{SCORES}.scores.Dot", "--task.model.num_gates=16"),
@@ -140,7 +140,7 @@ def resolved(case: str) -> Config:
     return found
 
 
-def _shrink(part: Part) -> None:
+def _shrink(part: PartConfig) -> None:
     """Make the numbers in the arguments of a part small."""
     name, arguments = part.constructor.__name__, part.arguments
     if name in ("Backbone", "VGG", "Patches") and not arguments["trainable"]:

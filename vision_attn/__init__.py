@@ -2,8 +2,8 @@
 
 `vision_attn.load(NAME)` opens a trained run, or a model of another library: see `vision_attn/api.py`, and
 `__init__.pyi` for what type checkers read. A run is a `vision_attn.Model`, and each of its captions a
-`vision_attn.CaptionResult`. What you can mend (a file, a key, an argument) raises `vision_attn.UserError`, a
-ValueError.
+`vision_attn.CaptionResult`. A mistake that you can mend (in a file, a key, an argument) raises `vision_attn.UserError`,
+a ValueError.
 """
 
 from vision_attn.system.errors import UserError

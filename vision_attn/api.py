@@ -46,14 +46,18 @@ def load(
     trust: str | Sequence[str] = (),
     **settings: Any,
 ) -> Model | Explainer:
-    """Open a trained run: its folder, a copy of its `best/`, the name of an included one (`weights/photographs`,
-    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. A `Path` is that of a run. Other
-    names are those of models elsewhere: a captioner of "transformers:NAME-or-folder" opens as a run does, others as an
-    `Explainer`, as `vision-attn look` takes them: a torchvision name, "timm:NAME", or "module:function" of a trusted
-    package.
+    """Open a trained run, or a model of another library.
 
-    weights: of torchvision and timm, a file, or "none" for random ones; by default the pretrained ones, which are
-        downloaded. device: as `run.device`. trust: a package, or several, whose code the run or the model may use.
+    A run is named by its folder, a copy of its `best/`, the name of an included run (`weights/photographs`,
+    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. A `Path` is that of a run. Other
+    names are those of models of other libraries. A captioner, "transformers:NAME-or-folder", opens as a run does. Other
+    models open as an `Explainer`: a torchvision name, "timm:NAME", or "module:function" of a trusted package, as
+    `vision-attn look` takes them.
+
+    weights: for torchvision and timm, a file of weights, or "none" for random ones; by default the pretrained weights
+        are downloaded.
+    device: as `run.device`.
+    trust: a package, or several, whose code the run or the model may use.
 
     A type checker knows the class for the name of an included run and for a `Path`. For other names `load_model` and
     `load_explainer` return one class.

@@ -1,4 +1,4 @@
-"""What the engine knows: `Source`, a data set, and `Task`, a model with its loss and its metrics."""
+"""The two contracts that the engine knows: `Source`, a data set, and `Task`, a model and its loss."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,32 +10,32 @@ import torch
 from torch import Tensor, nn
 
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import forked
 from vision_attn.system.splits import PURPOSES, SPLITS
-from vision_attn.system.turns import forked
 
 
 def counted(sizes: Mapping[str, int]) -> str:
-    """How many images each split has, in words."""
+    """Describe in words how many images each split has."""
     return ", ".join(f"{sizes[split]:,} for {purpose}" for split, purpose in PURPOSES.items() if sizes.get(split))
 
 
 def known_split(name: str) -> str:
-    """`name`. Raises UserError if it is no split."""
+    """Return `name`. Raises UserError if no split has this name."""
     if name not in SPLITS:
         raise UserError(f"unknown split {name!r}; choose one of {', '.join(SPLITS)}")
     return name
 
 
 def equal_part(size: int, rank: int, world: int) -> slice:
-    """Which items of a training batch of `size` process `rank` of `world` gets. Raises UserError if the parts would
-    not be equal."""
+    """Return which items of a training batch of `size` process `rank` of `world` gets. Raises UserError if the parts
+    would not be equal."""
     if size % world:
         raise UserError(f"a batch of {size} cannot be split evenly among {world} processes: set batch_size")
     return slice(rank, None, world)
 
 
 class Static(tuple):
-    """Plain numbers in a batch that the work of a step depends on, as it does on shapes, such as the lengths of rows.
+    """Plain numbers in a batch, such as the lengths of rows, on which the work of a step depends as it does on shapes.
     Batches in which they differ are captured in graphs of their own."""
 
 
@@ -63,7 +63,7 @@ class Source:
     num_classes: int = 0
     """The number of classes; 0 where images have no labels."""
     films = False
-    """Whether it gives films, not images; of photographs known after `prepare`."""
+    """Whether it gives films, not images. A source of photographs knows this after `prepare`."""
     num_sources: int = 1
     """The number of data sets whose metrics are told apart: the first batches of a split are one of each."""
     batch_size: int | None = None
@@ -101,7 +101,8 @@ class Source:
         return True
 
     def __len__(self) -> int:
-        """The number of batches in one epoch, each of the size of an optimiser step. The same in every process."""
+        """Return the number of batches in one epoch, each of the size of an optimiser step. The same in every
+        process."""
         raise NotImplementedError
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
@@ -154,9 +155,9 @@ class Task(nn.Module):
     """A model with its loss and its metrics. Constructed as `Task(source, *, ...)`; construction reads no file."""
 
     kind = "model"
-    """What messages call it."""
+    """The noun by which messages call it."""
     unit = "image"
-    """What an item of its data is, also in messages: "image" of any kind, "film", "line" or "question"."""
+    """The noun for an item of its data, also in messages: "image", "film", "line" or "question"."""
     verb = ""
     """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None
@@ -256,8 +257,8 @@ class Task(nn.Module):
         return self.judge((self.predict(batch, full=folder is not None) for batch in batches), folder)
 
     def wrong(self, batch: Batch) -> Tensor | None:
-        """Which items of a batch (B,) the model answers wrongly, where pictures show some of these, however rare: see
-        `engine.batches.examples`. None: pictures show the first items of a split."""
+        """Return which items of a batch (B,) the model answers wrongly, so that pictures show some of these, however
+        rare: see `engine.batches.examples`. None: pictures show the first items of a split."""
         return None
 
     def show(self, batch: Batch, folder: Path) -> list[Path]:

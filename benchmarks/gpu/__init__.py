@@ -1,1 +1,1 @@
-"""What is measured on a GPU."""
+"""Measurements on a GPU: speeds, kernels, and a prepared day of tests and trainings."""

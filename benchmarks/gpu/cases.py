@@ -1,4 +1,4 @@
-"""What is timed on a GPU: training steps of captioners, RAM and DRAW, decoding, and encoders.
+"""The cases that are timed on a GPU: training steps of captioners, RAM and DRAW, decoding, and encoders.
 
 A case is built for a device and returns `Work`s by name. It runs on a CPU too, with a plain call in place of a captured
 graph.
@@ -26,34 +26,35 @@ from vision_attn.models.transformer import Transformer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 ADAM = 40
-"""Bytes that a step with Adam must at least move for each float32 weight: read in the forward and the backward pass,
-gradient written; then weight, gradient and two moments read, and weight and moments written."""
+"""The least number of bytes that a step with Adam moves for each float32 weight: read in the forward and the backward
+pass, gradient written; then weight, gradient and two moments read, and weight and moments written."""
 TASKS = {
     "ram": ["model.num_glimpses=2", "model.core.hidden_size=8"],
     "draw_reader": ["model.num_glimpses=2", "model.hidden_size=8", "model.size=4"],
     "draw_mnist": ["model.num_steps=2", "model.hidden_size=8", "model.latent_size=4", "importance_samples=2"],
 }  # fmt: skip
-"""What `--quick` overrides of a config's task, by how the config's name starts."""
+"""The overrides of a config's task by `--quick`, by the beginning of the config's name."""
 Result = TypeVar("Result")
 
 
 class Work(NamedTuple):
-    """Something to time."""
+    """A call to time, and the work that it does."""
 
     run: Callable[[], object]
     number: int
-    """Items that one call handles."""
+    """The number of items that one call handles."""
     unit: str
     operations: int
     """Nominal floating-point operations of its matrix products and convolutions."""
     moved: int
-    """Bytes that it must move at least: inputs and weights once, and what Adam needs."""
+    """The least number of bytes that it moves: inputs and weights once, and the state of Adam."""
     memory: float = math.nan
     """Peak of allocated bytes; NaN on a CPU."""
 
 
 Works = Iterator[tuple[str, Callable[[], Work]]]
-"""Names, and functions that build and warm up what is timed. One that fails leaves the others as they are."""
+"""Names of cases, and functions that build and warm up what is timed. A case that fails leaves the others as they
+are."""
 
 
 def captioners(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
@@ -79,12 +80,12 @@ def digits(name: str, shapes: Shapes, device: str, compiled: bool, *, config: st
     """The task of a config, on random images."""
     batch = 4 if shapes.quick else batch
     torch.manual_seed(0)
-    parts = build(read(CONFIGS / f"{config}.yaml", tiny_task(config) if shapes.quick else []))
-    images = torch.rand(batch, *parts["data"].image_shape, device=device)
+    built = build(read(CONFIGS / f"{config}.yaml", tiny_task(config) if shapes.quick else []))
+    images = torch.rand(batch, *built["data"].image_shape, device=device)
     labels = torch.randint(10, (batch,), device=device)
 
     def make() -> Side:
-        task = accelerated(parts["task"](parts["data"]).to(device))
+        task = accelerated(built["task"](built["data"]).to(device))
         return Side(task, lambda: task(images, labels)["loss"])
 
     yield from training(name, make, device, compiled, number=batch, unit="images", inputs=images.nbytes)
@@ -115,7 +116,7 @@ def decoding(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
 def encoders(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
     """Encoders on images that lie on the device."""
     images = 2 if shapes.quick else 128
-    for kind, encoder in kinds(shapes.quick).items():
+    for network, encoder in kinds(shapes.quick).items():
 
         def make(encoder: Callable[[], nn.Module] = encoder) -> tuple[nn.Module, Tensor, Callable[[], object]]:
             model = encoder().to(device).eval()
@@ -123,7 +124,7 @@ def encoders(name: str, shapes: Shapes, device: str, compiled: bool) -> Works:
             pixels = pixels.to(device).contiguous(memory_format=torch.channels_last)
             return model, pixels, partial(model, pixels)
 
-        yield from inference(kind, make, device, compiled, number=images)
+        yield from inference(network, make, device, compiled, number=images)
 
 
 CASES: dict[str, Callable[[str, Shapes, str, bool], Works]] = {
@@ -217,7 +218,7 @@ def way(compiled: bool, captured: bool) -> str:
 
 
 def work(start: Callable[[], Callable], device: str, **size: object) -> Work:
-    """Build with `start` what is timed, and run it until nothing is left to compile. Measures its peak memory."""
+    """Build the timed call with `start`, run it until nothing is left to compile, and measure its peak memory."""
     memory = math.nan
     if device == "cuda":
         torch.cuda.synchronize()

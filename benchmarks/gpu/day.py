@@ -1,4 +1,4 @@
-"""One prepared day on a GPU: what is to be measured, in order, each part within its time, and its result at once.
+"""Run a prepared day on a GPU: measurements in order, each part within its time, each result written at once.
 
 `python -m benchmarks gpu --day 10 --out FOLDER` runs the parts one after the other, as processes of their own. Each has
 a log, `NUMBER_NAME.log`, whose lines begin with the seconds since its start, and `day.md` sums them up after each. A
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 15.0
 """Seconds from Ctrl-C until a part is killed."""
 KEPT = 6
-"""Last lines of a log that day.md repeats."""
+"""The number of last lines of a log that day.md repeats."""
 TESTS = {"VISION_ATTN_SHAPES": "0"}
 
 
@@ -33,13 +33,13 @@ class Part(NamedTuple):
     words: Sequence[str]
     """The command line after `python`."""
     minutes: float
-    """The most that it may take; less where the day ends before."""
+    """The largest number of minutes that it may take; less where the day ends before."""
     settings: Mapping[str, str] = {}
     """Variables of its environment."""
 
 
 class Result(NamedTuple):
-    """What became of a part."""
+    """The outcome of a part."""
 
     part: Part
     seconds: float
@@ -56,20 +56,20 @@ def day(folder: Path, minutes: float, *, quick: bool = False) -> list[Result]:
 def all_carried_out(parts: Iterable[Part], folder: Path, minutes: float, patience: float = PATIENCE) -> list[Result]:
     """Run parts one after the other within `minutes`."""
     folder.mkdir(parents=True, exist_ok=True)
-    end, found = time.monotonic() + 60 * minutes, list[Result]()
+    end, results = time.monotonic() + 60 * minutes, list[Result]()
     for number, part in enumerate(parts, start=1):
         left = end - time.monotonic() - patience
         log = folder / f"{number}_{part.name}.log"
         if left > 0:
-            found.append(carried_out(part, log, min(left, 60 * part.minutes), patience))
+            results.append(carried_out(part, log, min(left, 60 * part.minutes), patience))
         else:
-            found.append(Result(part, 0.0, "no time was left", log))
-        (folder / "day.md").write_text(told(found), encoding="utf-8")
-    return found
+            results.append(Result(part, 0.0, "no time was left", log))
+        (folder / "day.md").write_text(told(results), encoding="utf-8")
+    return results
 
 
 def parts(folder: Path, minutes: float, quick: bool) -> Iterator[Part]:
-    """What is run: tests, trainings as a user starts them, speeds, rows of papers."""
+    """Yield the parts of the day: tests, trainings as a user starts them, speeds, rows of papers."""
     program = ["-m", "vision_attn"]
     if quick:
         tiny = ["--data.epoch_images=8", "--data.val_images=4", "--run.epochs=1", "--run.warmup=0", "--run.device=cpu"]
@@ -98,7 +98,7 @@ STARTED: list[tuple[str, list[str], float]] = [
     ("sat_photographs_cider", ["--run.start_from=weights/photographs"], 1.5),
     ("sat_soft_flickr8k", [], 1),
 ]
-"""Trainings of three epochs: the config, options, and the most minutes."""
+"""Trainings of three epochs: the config, options, and the largest number of minutes."""
 BEST = ["draw_mnist64", "ram_cluttered60", "ram_cluttered100", "draw_reader_cluttered100"]
 """Rows that come first: those on which the documents wait, or that other rows start from."""
 
@@ -147,10 +147,19 @@ def _kept(process: subprocess.Popen, log: Path, began: float) -> None:
 def told(results: Sequence[Result]) -> str:
     """The summary in Markdown: the seconds of each part, when a training began and ended its epochs, and its end."""
     lines = ["| part | seconds | |", "|---|---|---|"]
-    lines += [f"| {one.part.name} | {one.seconds:.0f} | {one.status} |" for one in results]
-    for one in results:
-        text = one.log.read_text(encoding="utf-8").splitlines() if one.log.is_file() else []
+    lines += [f"| {result.part.name} | {result.seconds:.0f} | {result.status} |" for result in results]
+    for result in results:
+        text = result.log.read_text(encoding="utf-8").splitlines() if result.log.is_file() else []
         marked = [line for line in text if re.search(r"training on|epoch \d+/|waits|written to|passed|failed", line)]
         shown = list(dict.fromkeys([*marked, *text[-KEPT:]]))
-        lines += ["", f"## {one.part.name}", "", f"`python {' '.join(one.part.words)}`", "", "```text", *shown, "```"]
+        lines += [
+            "",
+            f"## {result.part.name}",
+            "",
+            f"`python {' '.join(result.part.words)}`",
+            "",
+            "```text",
+            *shown,
+            "```",
+        ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""How many kernels one training step and one search launch on a GPU; counted without one (`fake_gpu`).
+"""Count the kernels that a training step and a search launch on a GPU, without a GPU (`fake_gpu`).
 
 `python -m benchmarks kernels`. Captured, launching is free, and a step takes as long as its kernels: on an H200 most of
 them take one to five microseconds, whatever they compute.
@@ -21,7 +21,7 @@ from vision_attn.attention.reinforce import MovingAverage, Reinforce
 from vision_attn.configuration.config import build, read
 from vision_attn.decode.beams import Beam
 from vision_attn.decode.captured_search import Search
-from vision_attn.decode.one_by_one import Likeliest
+from vision_attn.decode.one_by_one import LikeliestWord
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.cast import HeldCasts
 
@@ -54,24 +54,24 @@ def cases(shapes: Shapes) -> Iterator[tuple[str, Counter[str]]]:
 def _captioner(shapes: Shapes, make: Callable) -> Counter[str]:
     model, batch = make(shapes, "cpu").model, random_batch(shapes)
     with fake_gpu():
-        regions, words = (like(part) for part in batch)
+        regions, words = (like(tensor) for tensor in batch)
         reinforce = moved(Reinforce(shapes.hidden, baseline=MovingAverage))
         loss = captioning_loss(moved(model), reinforce, regions, words)
         return _step(model, loss, shapes.quick)
 
 
 def _digits(config: str, batch: int, quick: bool) -> Counter[str]:
-    parts = build(read(CONFIGS / f"{config}.yaml", tiny_task(config) if quick else []))
-    task = accelerated(parts["task"](parts["data"]))
+    built = build(read(CONFIGS / f"{config}.yaml", tiny_task(config) if quick else []))
+    task = accelerated(built["task"](built["data"]))
     with fake_gpu():
-        images = torch.empty(batch, *parts["data"].image_shape, device="cuda")
+        images = torch.empty(batch, *built["data"].image_shape, device="cuda")
         labels = torch.empty(batch, dtype=torch.long, device="cuda")
         moved(task)
         return _step(task, lambda: task(images, labels)["loss"], quick)
 
 
 def _step(model: nn.Module, loss: Callable[[], Tensor], quick: bool) -> Counter[str]:
-    """The second step, since Adam's moments exist from then on."""
+    """Count the second step, since Adam's moments exist from then on."""
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-4, fused=True, capturable=True)
 
     def step() -> None:
@@ -93,11 +93,11 @@ def _decoding(shapes: Shapes, beams: int) -> Counter[str]:
         casts = HeldCasts(ending, torch.bfloat16)
         rules = Rules(ending, regions.device, max_words=words, never=(), min_words=0, no_repeat=0)
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            choose = Likeliest() if beams == 1 else Beam(beams, diversity=0.0, groups=1)
-            search = Search(ending, *ending.start(regions, beams), rules, choose)
+            selector = LikeliestWord() if beams == 1 else Beam(beams, diversity=0.0, groups=1)
+            search = Search(ending, *ending.start(regions, beams), rules, selector)
 
         def replayed() -> object:
-            """As `decode.replay` does after the first searches of a shape."""
+            """Record a search as `decode.replay` does after the first searches of a shape."""
             with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
                 search.start(*ending.start(regions, beams))
                 casts.renew()

@@ -1,4 +1,4 @@
-"""What a machine without a network needs for the day: the project and its data, in archives of limited size.
+"""Pack the project and its data, in archives of limited size, for a machine without a network on which the day runs.
 
 `python -m benchmarks gpu --pack FOLDER`. Each archive holds whole files, so that any order of unpacking will do.
 """
@@ -15,13 +15,13 @@ from vision_attn.system.files import find, replacing
 
 ROOT = Path(__file__).parents[2]
 MOST = 60_000_000
-"""Bytes of an archive, at most."""
+"""The largest number of bytes of an archive."""
 BLOCK = 512
 DATA = (
     "mnist", "flickr8k/captions.json", "flickr8k/images", "weights/mobilenet_v2_torchvision.fp16.safetensors",
     "weights/tf_efficientnet_lite2.fp16.safetensors", "weights/photographs_lite2",
 )  # fmt: skip
-"""What the trainings of the day read, below the folder VISION_ATTN_DATA."""
+"""The files that the trainings of the day read, below the folder VISION_ATTN_DATA."""
 README = """for part in part_*.tar; do tar xf $part; done
 pip install --no-index wheels/*.whl    # what the machine lacks: see docs/gpu.md
 cd project && VISION_ATTN_DATA=$PWD/../data python -m benchmarks gpu --day 10 --out ../day
@@ -83,14 +83,14 @@ def data() -> Iterator[File]:
 def _divided(files: list[File], most: int) -> Iterator[list[File]]:
     """Files in their order, each archive as full as they make it."""
     room = most - 2 * 20 * BLOCK  # the end of an archive, which is filled up to 20 blocks
-    found, size = list[File](), 0
+    archive, size = list[File](), 0
     for file in files:
         if file.size > room:
             raise UserError(f"{file.path} has {bytes_of(file.size)}, more than an archive may have: leave it out")
         if size + file.size > room:
-            yield found
-            found, size = [], 0
-        found.append(file)
+            yield archive
+            archive, size = [], 0
+        archive.append(file)
         size += file.size
-    if found:
-        yield found
+    if archive:
+        yield archive

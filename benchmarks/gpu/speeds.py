@@ -1,4 +1,4 @@
-"""Speed on a GPU in bf16: eager, compiled and captured, and the share of what the machine can do at most.
+"""Measure speed on a GPU in bf16: eager, compiled and captured, and the share of the machine's peak.
 
 `python -m benchmarks gpu` measures all cases one after the other.
 """
@@ -18,12 +18,12 @@ from benchmarks.shapes import Shapes
 
 REPEATS = 3
 SECONDS = 0.3
-"""Of one measurement, which repeats a short run."""
+"""The seconds of one measurement, which repeats a short run."""
 COLUMNS = ("", "per second", "ms", "share of what the machine can do", "peak memory, MiB")
 
 
 def gpu(shapes: Shapes, repeats: int, device: str = "cuda") -> str:
-    """The table of all cases that are not compiled, then of those that are."""
+    """The tables of the cases that are not compiled, and of those that are."""
     rates = machine_rates(device, quick=shapes.quick)
     rows = []
     for compiled in (False, True):
@@ -34,7 +34,7 @@ def gpu(shapes: Shapes, repeats: int, device: str = "cuda") -> str:
 
 
 def title(device: str, rates: dict[str, float]) -> str:
-    """The machine, and what it does at most."""
+    """The machine, and its peak rates."""
     what = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
     return f"{what}, which multiplies matrices at {rates['matrix'] / 1e12:.3g} TFLOP/s and copies {gigabytes(rates)}"
 
@@ -79,7 +79,7 @@ def measure(works: Works, device: str, repeats: int) -> Iterator[tuple[str, dict
 
 
 def attempt(call: Callable[[], Any]) -> Any:
-    """What `call` returns; its error as numbers, if it fails."""
+    """Return the numbers of `call`, or NaN and the error if it fails."""
     try:
         return call()
     except Exception as error:
@@ -107,7 +107,7 @@ def cells(numbers: dict[str, Any], rates: dict[str, float]) -> tuple[str, str, s
     """
     if "error" in numbers:
         return numbers["error"], "", "", ""
-    least = {kind: numbers[count] / rates[kind] for kind, count in (("matrix", "operations"), ("copy", "moved"))}
+    least = {rate: numbers[count] / rates[rate] for rate, count in (("matrix", "operations"), ("copy", "moved"))}
     limit = max(least, key=least.get)
     share = f"{least[limit] / numbers['seconds']:.1%} of the {limit} rate"
     memory = f"{numbers['memory'] / MiB:.0f}" if numbers["memory"] is not None else "-"

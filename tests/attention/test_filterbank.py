@@ -8,7 +8,7 @@ import torch
 from tests.ways import prepared
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.contracts import Window
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.system.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -198,7 +198,7 @@ def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
         images, patches = random(B, *shape).to(dtype), random(B, R, shape[0], N, N).to(dtype)
         inputs = state, images.requires_grad_(), patches.requires_grad_()
         window = bank.window(state)
-        assert bool(choice.fused("filterbank", images, window.stride)) == (dtype == torch.float32)
+        assert bool(versions.fast_version("filterbank", images, window.stride)) == (dtype == torch.float32)
         outputs = bank.read(images, window), bank.write(patches, window)
         loss = sum((output * random(*output.shape, seed=3).to(dtype)).sum() for output in outputs)
         found = (*outputs, *torch.autograd.grad(loss, (*inputs, *bank.parameters())))
@@ -210,7 +210,7 @@ def test_fused_loops_equal_tensor_operations(shape, relative, monkeypatch):
 def test_without_numba_tensor_operations_do_the_same():
     bank, state, images = build(dtype=torch.float32), random(B, R, H).float(), random(B, C, Y, X).float()
     ours = bank.read(images, bank.window(state))
-    with choice.without_loops():
+    with versions.without_loops():
         torch.testing.assert_close(ours, bank.read(images, bank.window(state)))
 
 

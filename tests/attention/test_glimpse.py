@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tests import pretend
 from vision_attn.attention.glimpse import Retina
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.glimpse import FastRetina
 from vision_attn.system.errors import UserError
 
@@ -20,7 +20,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[type[Retina]]:
     """All ways of extracting glimpses: plain, by fused loops, and by the tensor operations that GPUs use."""
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
-    with choice.without_loops(request.param == "tensors"):
+    with versions.without_loops(request.param == "tensors"):
         yield Retina if request.param == "plain" else FastRetina
 
 

@@ -51,7 +51,7 @@ def test_entropy_and_log_prob_are_finite_where_a_map_is_sharp():
     torch.testing.assert_close(hard.entropy(uniform), torch.tensor([4.0]).log())
 
 
-@pytest.mark.parametrize("mode", ["expectation", "mode", "sample"])
+@pytest.mark.parametrize("mode", ["expectation", "argmax", "sample"])
 @pytest.mark.parametrize("kind", [Hard, StraightThrough])
 def test_a_sharp_map_is_seen_alike_in_every_mode(mode, kind):
     alpha = torch.zeros(B, R, L).scatter_(-1, torch.randint(L, (B, R, 1)), 1)
@@ -133,14 +133,14 @@ def test_at_test_time_the_expectation_is_soft_attention():
 
 
 def test_decoding_tells_which_region_each_word_saw():
-    model = build(attention=lambda: Hard(at_test="mode")).float()
+    model = build(attention=lambda: Hard(at_test="argmax")).float()
     regions, _ = draw(UNSORTED)
     for decoded in (beam_search(model, regions.float(), beams=3), greedy(model, regions.float())):
         said = decoded.words != 0
         assert torch.equal(decoded.region[said], decoded.alpha.argmax(-1)[said])
     with model.attention.in_mode("expectation"):
         assert beam_search(model, regions.float()).region is None
-    assert model.attention.at_test == "mode"
+    assert model.attention.at_test == "argmax"
 
 
 def test_maps_move_from_word_to_word():

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from vision_attn.attention import glimpse as module
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.images import LUMA, SAMPLES, Images, converted, overview
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.glimpse import FastRetina
+from vision_attn.fast.versions import without_loops
 from vision_attn.system.errors import UserError
 
 

@@ -19,7 +19,7 @@ from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import END, Captioner
 from vision_attn.decode import Decoded, beam_search, greedy, sample
 from vision_attn.fast import accelerate
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.ctc import CTC
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share
@@ -37,7 +37,7 @@ MODELS: dict[str, Callable[[], Captioner]] = {
     "a sharper softmax": partial(ShowAttendTell, V, D, attention=partial(Soft, temperature=0.5), **SMALL),
     "a score that sees earlier maps": partial(ShowAttendTell, V, D, **MEMORY),
     "hard, expectation": partial(ShowAttendTell, V, D, attention=Hard, **SMALL),
-    "hard, mode": partial(ShowAttendTell, V, D, attention=partial(Hard, at_test="mode"), **SMALL),
+    "hard, argmax": partial(ShowAttendTell, V, D, attention=partial(Hard, at_test="argmax"), **SMALL),
     "hard, sample": partial(ShowAttendTell, V, D, attention=partial(Hard, at_test="sample"), **SMALL),
     "straight-through": partial(ShowAttendTell, V, D, attention=StraightThrough, **SMALL),
     "top-down": partial(TopDown, V, D, **SMALL),
@@ -148,7 +148,7 @@ def test_hard_attention_takes_the_largest_weight_or_samples() -> None:
     half = torch.zeros(B, 1, 1, L)
     half[..., 2], half[..., 4] = 0.6, 0.4
     always = Steering(half.expand(-1, T, -1, -1), torch.ones(B, T, 1))
-    by_mode = decode("greedy", Steered(made("hard, mode"), always))
+    by_mode = decode("greedy", Steered(made("hard, argmax"), always))
     assert (by_mode.region[by_mode.words != 0] == 2).all()
     sampled = decode("sampled", Steered(made("hard, sample"), always))
     regions = sampled.region[sampled.words != 0]
@@ -185,7 +185,7 @@ def test_padding_gets_nothing(name: str) -> None:
     assert not torch.equal(own.alpha[0, 0, 0], found.alpha[0, 0, 0])
 
 
-@pytest.mark.parametrize("name", ["soft", "hard, mode", "top-down", "transformer", "a score that sees earlier maps"])
+@pytest.mark.parametrize("name", ["soft", "hard, argmax", "top-down", "transformer", "a score that sees earlier maps"])
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_fast_captioners_are_steered_as_plain_ones(name: str, search: str) -> None:
     steering = at_cells(2, torch.tensor([0, 1, 2, 3]), 0.5)
@@ -197,7 +197,7 @@ def test_fast_captioners_are_steered_as_plain_ones(name: str, search: str) -> No
     torch.testing.assert_close(first.log_prob, second.log_prob, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["soft", "hard, mode", "top-down", "transformer"])
+@pytest.mark.parametrize("name", ["soft", "hard, argmax", "top-down", "transformer"])
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 def test_a_search_that_is_replayed_reads_its_own_maps(name: str, search: str, monkeypatch) -> None:
     """The graph is recorded with the maps of one search, and replayed with those of another."""

@@ -16,7 +16,7 @@ from tests.kinds import KINDS, check
 from vision_attn.explain.libraries.opening import open_model
 from vision_attn.explain.look import look
 from vision_attn.system.errors import UserError
-from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
+from vision_attn.tasks.pretrained import PretrainedCaptioning, PretrainedSettings
 
 pytestmark = pytest.mark.chaos
 
@@ -60,7 +60,7 @@ def test_odd_values_of_any_key_are_one_line_or_harmless(
         try:
             model = open_model(name)
             if model.kind == "captioner":
-                PretrainedCaptioning(model, Settings(max_words=3)).describe([picture])
+                PretrainedCaptioning(model, PretrainedSettings(max_words=3)).describe([picture])
             look(model, picture, texts=["a cat"] if model.kind == "matcher" else ())
         except UserError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000, (file.name, path, value)

@@ -115,13 +115,13 @@ def test_measure_and_compare_draw_charts(tiny: list[str], tmp_path: Path, capsys
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["caption", DOG, "--words", "dog"], "--words is of a figure: add --figure"),
-        (["caption", DOG, "--width=3"], "--width is of a figure: add --figure"),
+        (["caption", DOG, "--words", "dog"], "--words applies to a figure: add --figure"),
+        (["caption", DOG, "--width=3"], "--width applies to a figure: add --figure"),
         (["caption", DOG, "--figure=a.jpg"], "a figure is a .pdf, .svg or .png"),
         (["caption", DOG, "--figure=a.pdf", "--width=0.1"], "width of a figure is 0.1"),
         (["caption", DOG, "--figure=a.pdf", "--words", "dog", HORSE], "name photographs before it"),
-        (["look", "vit_b_16", DOG, "--methods", "rollout"], "--methods is of a figure"),
-        (["look", "vit_b_16", DOG, "--models", "vit_b_32"], "--models is of a figure"),
+        (["look", "vit_b_16", DOG, "--methods", "rollout"], "--methods applies to a figure"),
+        (["look", "vit_b_16", DOG, "--models", "vit_b_32"], "--models applies to a figure"),
         (["look", "vit_b_16", DOG, "--figure=a.pdf", "--models", HORSE], "name photographs before it"),
         (["eval", "weights/drawn_scenes", "--figure=a.pdf"], "add --show N"),
     ],

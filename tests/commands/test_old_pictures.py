@@ -12,7 +12,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.system.inputs import inputs_kept, reads, writes
 from vision_attn.viz.html import write_html
-from vision_attn.viz.sheet import save_animation, save_picture
+from vision_attn.viz.panel_sheets import save_animation, save_picture
 
 
 def call(folder: Path, *names: str, page: str = "<p>a</p>", level: int = 0) -> None:

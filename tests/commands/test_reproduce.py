@@ -8,7 +8,7 @@ import pytest
 
 from vision_attn.commands import _paper_rows as paper
 from vision_attn.commands import main, reproduce
-from vision_attn.commands._paper_rows import Measure, rows, trainings
+from vision_attn.commands._paper_rows import Measure, paper_rows, trainings
 from vision_attn.commands._reproduction import Plan, Value, compared, steps, train_words
 from vision_attn.configuration.config import read
 from vision_attn.system.bounded_yaml import flat
@@ -23,7 +23,7 @@ FEW = ["--data.stories=12", "--data.test_stories=6", "--run.epochs=2", "--show=1
 def test_all_rows_run_in_one_process(tmp_path, capsys):
     """Tiny models on made-up data: every row is trained, measured, and stands on the page and in the table."""
     assert main(["reproduce", "--quick", "--show=0", f"--out={tmp_path}"]) == 0
-    out, named = tmp_path / "quick", [row for row in rows() if row.trainings]
+    out, named = tmp_path / "quick", [row for row in paper_rows() if row.trainings]
     assert f"{len(named)} of {len(named)}: " in capsys.readouterr().out
     table, page = (out / "table.md").read_text(), (out / "index.html").read_text()
     for row in named:
@@ -36,7 +36,7 @@ def told(monkeypatch):
     """Lets the documents say other numbers of the first task of stories."""
 
     def change(value: float) -> None:
-        changed = [row._replace(before=dict.fromkeys(row.before, [value])) for row in rows()]
+        changed = [row._replace(before=dict.fromkeys(row.before, [value])) for row in paper_rows()]
         for module in (paper, reproduce):
             monkeypatch.setattr(module, "rows", lambda: [row for row in changed if row.name == "memory_task1"])
 
@@ -108,7 +108,7 @@ def test_rows_are_listed_with_their_papers_and_times(capsys):
     line = next(line for line in said.split("  ram_cluttered60: ")[1].splitlines()[1:])
     assert line.startswith("    paper 4.04; ours sampled 1.26, at the means 1.65, 10 copies 1.15; seed 0; EPYC, 82 min")
     assert "weights included" in line and "not by this command" in said
-    for row in rows():
+    for row in paper_rows():
         assert f"  {row.name or '-'}: {row.what}\n" in said
 
 
@@ -117,7 +117,7 @@ def test_rows_are_listed_with_their_papers_and_times(capsys):
     [
         (["ram_cluttered6"], "did you mean ram_cluttered60"),
         (["photographs"], "--included measures its weights"),
-        (["ram_mnist28", "--included"], "no weights are included of ram_mnist28"),
+        (["ram_mnist28", "--included"], "ram_mnist28 has no included weights"),
         (["--all", "--seeds=0"], "--seeds is 0"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_number_is_worse_by_two_standard_errors_of_seeds_or_of_images():
 def test_every_training_is_of_a_config_with_the_images_that_the_file_says(tmp_path):
     """Its options are read, and its images counted: batches that are not whole are left out of MNIST's 55,000."""
     plan = Plan(tmp_path)
-    for row in (row for row in rows() if row.trainings):
+    for row in (row for row in paper_rows() if row.trainings):
         for one in steps(row, plan):
             words = train_words(one, row, plan)
             training = trainings()[one.name]
@@ -165,7 +165,7 @@ def test_every_training_is_of_a_config_with_the_images_that_the_file_says(tmp_pa
 
 
 def test_the_file_names_each_row_once_and_how_its_numbers_are_read():
-    named = [row for row in rows() if row.name]
+    named = [row for row in paper_rows() if row.name]
     assert len({row.name for row in named}) == len(named) > 45
     for row in named:
         assert set(row.before) <= set(row.measures) and (row.trainings or row.weights)

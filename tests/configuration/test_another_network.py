@@ -8,13 +8,13 @@ import torch
 from vision_attn.configuration.another_network import with_network
 from vision_attn.configuration.config import read
 from vision_attn.configuration.options import Option
-from vision_attn.configuration.parts import Part, built
+from vision_attn.configuration.parts import PartConfig, built
 from vision_attn.system.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def encoder_of(*options: str, config: str = "sat_photographs") -> Part:
+def encoder_of(*options: str, config: str = "sat_photographs") -> PartConfig:
     return read(CONFIGS / f"{config}.yaml", options).task.arguments["encoder"]
 
 

@@ -41,7 +41,7 @@ def test_every_module_of_the_table_has_moved(old: str) -> None:
 def test_a_class_that_moved_by_itself_is_found(old: str) -> None:
     module, _, name = moved({"class_path": old})["class_path"].rpartition(".")
     assert getattr(import_module(module), name).__module__ == module
-    assert old.rpartition(".")[0] != module
+    assert old.rpartition(".") != (module, ".", moved(old).rpartition(".")[2])
 
 
 def test_a_line_names_the_new_path_once(capsys) -> None:
@@ -63,6 +63,15 @@ def test_arguments_are_renamed_in_classes_of_this_package_alone() -> None:
     assert set(ARGUMENTS.values()) == {"context_dropout", "context_dropout_after", "split_files"}
     assert moved_option(("data", "splits"), "a.json") == (("data", "split_files"), "a.json")
     assert moved_option(("data",), "vision_attn.data.mnist.MNIST") == (("data",), "vision_attn.data.digits.mnist.MNIST")
+
+
+def test_values_are_renamed_in_classes_of_this_package_alone() -> None:
+    ours = {"class_path": "vision_attn.attention.hard.Hard", "init_args": {"at_test": "mode"}}
+    theirs = {"class_path": "mine.Hard", "init_args": {"at_test": "mode"}}
+    assert moved(ours)["init_args"] == {"at_test": "argmax"} and moved(theirs) == theirs
+    key = ("task", "model", "attention", "at_test")
+    assert moved_option(key, "mode") == (key, "argmax") and moved_option(key, "sample") == (key, "sample")
+    assert moved_option(("run", "mode"), "mode") == (("run", "mode"), "mode")
 
 
 def test_a_config_and_a_command_line_of_before_build_what_they_did(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from vision_attn import UserError
-from vision_attn.configuration.parts import Part, built
-from vision_attn.configuration.reader import Reader
+from vision_attn.configuration.parts import PartConfig, built
+from vision_attn.configuration.reader import ConfigReader
 from vision_attn.configuration.trust import Names
 
 LAYER = Callable[[int, int], nn.Module]
@@ -47,7 +47,7 @@ class Ours(nn.Module):
 
 
 def read(value: Any, annotation: Any) -> Any:
-    return Reader(Names()).value(value, annotation, "task.model", ())
+    return ConfigReader(Names()).value(value, annotation, "task.model", ())
 
 
 def written(kind: type, **arguments: Any) -> dict[str, Any]:
@@ -73,19 +73,19 @@ def test_what_a_library_refuses_names_its_key() -> None:
 
 def test_a_layer_of_torch_that_refuses_what_ours_was_given_names_the_key() -> None:
     with pytest.raises(UserError, match=r"^task\.model: dropout probability has to be between 0 and 1, but got 2"):
-        built(Part("", Ours, {"dropout": 2.0}, key="task.model"))
+        built(PartConfig("", Ours, {"dropout": 2.0}, key="task.model"))
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:
     with pytest.raises(ValueError, match=r"zip\(\) argument 2 is longer than argument 1") as caught:
-        built(Part("", Ours, {"names": ("a",)}, key="task.model"))
+        built(PartConfig("", Ours, {"names": ("a",)}, key="task.model"))
     assert not isinstance(caught.value, UserError), "a bug, not a mistake in the config"
     with pytest.raises(UserError, match=r"^task\.model\.names: none$"):
-        built(Part("", Ours, {"said": "task.model.names: none"}, key="task.model"))
+        built(PartConfig("", Ours, {"said": "task.model.names: none"}, key="task.model"))
 
 
 def test_factories_can_be_copied() -> None:
-    made = built(Part("", SGD, {"lr": -1.0}, factory=True, key="optimizer"))
+    made = built(PartConfig("", SGD, {"lr": -1.0}, factory=True, key="optimizer"))
     for one in (copy.deepcopy(made), ForkingPickler.loads(ForkingPickler.dumps(made))):
         with pytest.raises(UserError, match=r"^optimizer: "):
             one([torch.zeros(1, requires_grad=True)])

@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 from vision_attn.configuration.options import parse_options
-from vision_attn.configuration.parts import Part, built, plain
-from vision_attn.configuration.reader import Reader, UnknownKey
+from vision_attn.configuration.parts import PartConfig, built, plain
+from vision_attn.configuration.reader import ConfigReader, UnknownKey
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.errors import UserError
 
@@ -42,7 +42,7 @@ class Derived(Base):
 
 def read(value: Any, annotation: Any, *options: str, names: Names | None = None, **more: Any) -> Any:
     below = [option._replace(path=option.path[1:]) for option in parse_options(options)]
-    return Reader(names or Names()).value(value, annotation, "key", below, **more)
+    return ConfigReader(names or Names()).value(value, annotation, "key", below, **more)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_options_reach_into_parts() -> None:
     assert "bias" not in read(LINEAR, LAYER, "--key=torch.nn.Identity").arguments, "which it does not have"
     parts = {"one": LINEAR, "two": LINEAR}
     assert list(read(parts, dict[str, LAYER], "--key.one=null", "--key.three=torch.nn.Linear")) == ["two", "three"]
-    assert isinstance(read(None, dict[str, LAYER] | None, "--key.one=torch.nn.Linear")["one"], Part)
+    assert isinstance(read(None, dict[str, LAYER] | None, "--key.one=torch.nn.Linear")["one"], PartConfig)
     with pytest.raises(Wrong, match="key.three: this config has none: give its class first, --key.three=..."):
         read(parts, dict[str, LAYER], "--key.three.bias=true")
     with pytest.raises(UnknownKey, match="key.x: there is no such key"):

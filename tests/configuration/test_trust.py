@@ -11,7 +11,7 @@ import yaml
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.configuration.parts import plain
-from vision_attn.configuration.reader import Reader
+from vision_attn.configuration.reader import ConfigReader
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.configuration.trust import RunFolder, Untrusted, confined
 from vision_attn.encoders.backbone import Backbone
@@ -204,13 +204,13 @@ def test_every_config_of_ours_may_be_opened() -> None:
             if "class_path" not in content[key]:  # the task of the run that it starts from, which is checked there
                 assert content["run"]["start_from"]
                 continue
-            kept = plain(Reader(RunFolder()).value(content[key], expected, key))
+            kept = plain(ConfigReader(RunFolder()).value(content[key], expected, key))
             assert kept["class_path"] == content[key]["class_path"]
             assert kept["init_args"].keys() >= content[key].get("init_args", {}).keys()
 
 
 def checked(value: object, expected: object, key: str, trust: tuple[str, ...] = ()) -> object:
-    return plain(Reader(RunFolder(trust)).value(value, expected, key))
+    return plain(ConfigReader(RunFolder(trust)).value(value, expected, key))
 
 
 def test_trusted_packages(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ GLIMPSES = {
 }
 MODELS: dict[str, Callable[[], Captioner]] = {
     "soft": partial(ShowAttendTell, V, D, score=ADDITIVE, **SIZES),
-    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="mode"), **SIZES),
+    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="argmax"), **SIZES),
     "top-down": partial(TopDown, V, D, score=ADDITIVE, **SIZES),
     "no attention": partial(ShowAndTell, V, D, **SIZES),
     "transformer": partial(Transformer, V, D, hidden_size=8, num_heads=2, num_layers=2, feedforward_size=8),

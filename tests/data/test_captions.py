@@ -21,7 +21,7 @@ from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.images.squares import read_image
 from vision_attn.data.photographs import captions as captions_module
-from vision_attn.data.photographs import views as photograph_views
+from vision_attn.data.photographs import mirrored_views
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.pixels import HeldPixels
@@ -478,7 +478,7 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
 def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
     """Also where the files of the splits are mixed, one cannot be read, and views are made in blocks of three."""
-    monkeypatch.setattr(photograph_views, "BLOCK", 3)
+    monkeypatch.setattr(mirrored_views, "BLOCK", 3)
     rng, coco = np.random.default_rng(0), json.loads((folder / "captions.json").read_text())
     for path in sorted((folder / "images").iterdir()):
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)

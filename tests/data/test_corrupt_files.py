@@ -31,7 +31,7 @@ from vision_attn.data.photographs.annotation_files.shard_files import read
 from vision_attn.data.photographs.annotation_vectors.vector_databases import Hdf5
 from vision_attn.data.photographs.annotation_vectors.vectors import read_vectors
 from vision_attn.data.photographs.store import Photographs, locate
-from vision_attn.data.records import hashed_split
+from vision_attn.data.record_files import hashed_split
 from vision_attn.data.stories.babi import read_questions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.data.word_vectors import read_word_vectors

@@ -12,7 +12,7 @@ from PIL import Image
 from vision_attn.data.films.canvas import script_of
 from vision_attn.data.films.files import frames_in, open_film, read_film, strip
 from vision_attn.data.films.films import DrawnFilms
-from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, KINDS, TURNS
+from vision_attn.data.films.grammar import CONTENT, DIRECTIONS, TURNS, VERBS
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.scenes.grammar import COLOURS, SHAPES, pair_split
 from vision_attn.system.errors import UserError
@@ -51,9 +51,9 @@ def test_no_film_shows_a_pair_of_another_split_before_or_after_a_turn(split: str
             script = script_of(samples, film)
             objects = samples.objects[film, : script.num_objects].tolist()
             assert {pair_split(*pair) for pair in combinations(objects, 2)} == {split}
-            if TURNS not in script.kinds:
+            if TURNS not in script.verbs:
                 continue
-            actor, turned = script.kinds.index(TURNS), int(samples.turned[film])
+            actor, turned = script.verbs.index(TURNS), int(samples.turned[film])
             others = objects[:actor] + objects[actor + 1 :]
             colours, shapes = zip(*(divmod(index, len(SHAPES)) for index in objects), strict=True)
             assert turned // len(SHAPES) not in colours and turned % len(SHAPES) == shapes[actor]
@@ -68,14 +68,14 @@ def test_every_caption_tells_what_happens_in_its_order(split: str) -> None:
     films = DrawnFilms(val_images=60, test_images=60, batch_size=60)
     assert films.content_words == CONTENT
     (batch,) = films.split(split)
-    kinds = set()
+    verbs = set()
     for film, references, boxes in zip(batch.images, batch.references, batch.boxes, strict=True):
         orders = [told(caption) for caption in references]
         assert len(set(references)) == 5 and all(order == orders[0] for order in orders)
         last = -1.0
         for colour, shape, action in orders[0]:
             verb, *more = action.split()
-            kinds.add(verb)
+            verbs.add(verb)
             times = [box[4] for box in boxes[verb]]
             assert len(times) == 3 and np.mean(times) > last
             last = np.mean(times)
@@ -101,7 +101,7 @@ def test_every_caption_tells_what_happens_in_its_order(split: str) -> None:
                 assert (x1 - x0) * (y1 - y0) == 0 and 1 in np.abs(path[-1])
             assert {box for box in boxes[verb] if box[4] in times} <= {*boxes[shape]}
         assert boxes.keys() <= CONTENT
-    assert kinds == {*KINDS}
+    assert verbs == {*VERBS}
 
 
 def nearest_colour(film: torch.Tensor, box: tuple[float, ...]) -> str:

@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 from tests.data.test_hostile_tables import deadline  # noqa: F401, a fixture
-from vision_attn.data import records
+from vision_attn.data import record_files
 from vision_attn.data.photographs.annotation_files.caption_files import read_photographs
 from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 from vision_attn.data.photographs.annotations import read_splits
 from vision_attn.data.photographs.shards import Shards
 from vision_attn.data.photographs.store import locate
-from vision_attn.data.records import read_content
+from vision_attn.data.record_files import read_content
 from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
@@ -270,8 +270,8 @@ def test_damaged_arrow_files_are_refused(tmp_path: Path, form: str) -> None:
 
 
 def test_small_files_of_many_rows_or_long_texts_are_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "MOST_ROWS", 5000)
-    monkeypatch.setattr(records, "MOST_BYTES", 10**6)
+    monkeypatch.setattr(record_files, "MOST_ROWS", 5000)
+    monkeypatch.setattr(record_files, "MOST_BYTES", 10**6)
     path = tmp_path / "a.parquet"
     for rows, text in ((5001, "a"), (1000, "a" * 2000)):
         parquet.write_table(pyarrow.table({"image": [text] * rows, "caption": [text] * rows}), path)

@@ -22,8 +22,8 @@ from vision_attn.data.lines.text_lines import read_transcripts
 from vision_attn.data.photographs.annotation_files.caption_files import Annotated, read_photographs
 from vision_attn.data.photographs.annotation_files.references import matched, read_results
 from vision_attn.data.photographs.annotations import read_annotations, read_splits
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.store import locate
-from vision_attn.data.photographs.views import Views
 from vision_attn.data.table_rows import rows_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json

@@ -27,10 +27,10 @@ from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs import copies
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.copies import alike, different_bits, first_copies, mark
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.photographs.shares import Turns, turns_due
 from vision_attn.data.photographs.sources import PhotographSet
-from vision_attn.data.photographs.views import Views
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 
@@ -256,7 +256,7 @@ def test_flips_and_unreadable_files_are_those_of_their_source(folder, caplog):
     pixels = both(folder, cache=None)
     names = {view.name for view in pixels._views}
     assert len(names) == 60 and {"ours/03.png", "theirs/03.png"} <= names
-    assert pixels._views[14].name == "theirs/00.png" and isinstance(pixels._found["ours"].views, Views)
+    assert pixels._views[14].name == "theirs/00.png" and isinstance(pixels._located["ours"].views, Views)
 
 
 def test_vectors_of_other_programs(folder):

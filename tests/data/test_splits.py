@@ -21,11 +21,11 @@ from vision_attn.data.digits.digit_pairs import DigitPairs
 from vision_attn.data.digits.large_clutter import LargeClutter
 from vision_attn.data.digits.mnist import MNIST, DigitSource, read_mnist
 from vision_attn.data.digits.two_digits import TwoDigits
-from vision_attn.data.drawn import Drawn
+from vision_attn.data.drawn_captions import DrawnCaptions
 from vision_attn.data.films.canvas import script_of
 from vision_attn.data.films.films import DrawnFilms
 from vision_attn.data.films.grammar import TURNS
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.lines.mnist_strings import Strings
 from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes.grammar import HELD_OUT, OBJECTS
@@ -35,7 +35,7 @@ from vision_attn.data.scenes.star_scenes import Targets
 from vision_attn.data.stories.stories import Stories
 from vision_attn.task import SPLITS, Batch, Source
 
-BASES = {"Captioned", "DigitSource", "Drawn", "Generated", "QuestionSource", "VocabularySource"}
+BASES = {"Captioned", "DigitSource", "DrawnCaptions", "GeneratedImages", "QuestionSource", "VocabularySource"}
 """Base classes, which are no data sets."""
 FILES = {"BabiFiles", "Captions", "LabelledImages", "Lines", "Shards"}
 """Data sets of files that users give. Their splits are tested with their readers: `test_stories`, `test_annotations`,
@@ -47,7 +47,7 @@ FEW = {"batch_size": 32, "epoch_images": 128, "val_images": 28, "test_images": 6
 DIGITS = {"batch_size": 64, "epoch_images": 320, "val_images": 64, "test_images": 128}
 
 
-def soon(source: Drawn) -> Drawn:
+def soon(source: DrawnCaptions) -> DrawnCaptions:
     """The same, whose batches are as wide as the longest of few captions."""
     source.num_references = 16
     return source
@@ -74,7 +74,7 @@ CASES: dict[str, Callable[[str], Source]] = {
     "short stories": lambda _: Stories(tasks=(1, 17), stories=200, test_stories=100, questions=1),
 }
 WITH_DIGITS = [name for name, make in CASES.items() if isinstance(make(""), DigitSource)]
-ON_DEMAND = [name for name, make in CASES.items() if isinstance(make(""), Generated)]
+ON_DEMAND = [name for name, make in CASES.items() if isinstance(make(""), GeneratedImages)]
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +199,8 @@ def pairs_of_films(split: str) -> tuple[set[frozenset[str]], set[str]]:
             script = script_of(samples, film)
             names = [OBJECTS[one] for one in samples.objects[film, : script.num_objects]]
             states = [names]
-            if TURNS in script.kinds and split == "train":
-                actor = script.kinds.index(TURNS)
+            if TURNS in script.verbs and split == "train":
+                actor = script.verbs.index(TURNS)
                 states.append([*names[:actor], OBJECTS[samples.turned[film]], *names[actor + 1 :]])
             objects |= {name for state in states for name in state}
             pairs |= {frozenset(pair) for state in states for pair in combinations(state, 2)}

@@ -8,7 +8,7 @@ import torch
 
 from vision_attn.data.random_streams import stream
 from vision_attn.data.stories.babi import read_questions
-from vision_attn.data.stories.question import Question, encoded, shuffled
+from vision_attn.data.stories.question import Question, encode_questions, shuffled
 from vision_attn.data.stories.stories import BabiFiles, Stories
 from vision_attn.data.stories.world import DROPS, FIGURES, MOVES, NUM_STORIES, SIDES, TAKES, TASKS, generated, questions
 from vision_attn.data.vocabulary import UNKNOWN
@@ -249,5 +249,7 @@ def test_an_epoch_is_a_permutation() -> None:
 
 def test_support_beyond_the_memory_is_not_marked() -> None:
     source = Stories(tasks=(3,), stories=10, max_facts=2)
-    assert not encoded(source.by_split["train"], source.vocabulary, 2).support.sum(dim=2).gt(1).any()
-    assert torch.equal(source.encoded("train").facts, encoded(source.by_split["train"], source.vocabulary, 2).facts)
+    assert not encode_questions(source.by_split["train"], source.vocabulary, 2).support.sum(dim=2).gt(1).any()
+    assert torch.equal(
+        source.encoded("train").facts, encode_questions(source.by_split["train"], source.vocabulary, 2).facts
+    )

@@ -24,8 +24,8 @@ from vision_attn.engine.fit import fit
 from vision_attn.geometry.objects import CELLS, over_photograph
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
+from vision_attn.tasks.caption_pages import pictured
 from vision_attn.tasks.ensemble import ensemble
-from vision_attn.tasks.pictured import pictured
 
 L, D = 6, 5
 

@@ -20,7 +20,7 @@ from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import UNKNOWN, Vocabulary
 from vision_attn.data.words import KINDS, Kind, Pieces, segmenter
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import SPACELESS, joined
+from vision_attn.system.word_spacing import SPACELESS, joined
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import PageItem, write_page
 

@@ -214,7 +214,7 @@ def test_what_cannot_be_done_is_refused(model, regions, decode, options, said):
 
 def test_nothing_is_copied_to_the_host_in_the_loop(model, regions, monkeypatch):
     """As on a GPU, where all images stay to the end: no operation of the loop needs a number on the host."""
-    monkeypatch.setattr("vision_attn.decode.rows.Active.going", lambda *_: None)
+    monkeypatch.setattr("vision_attn.decode.hypotheses.Active.going", lambda *_: None)
     steps = 0
 
     def refuse(*_):

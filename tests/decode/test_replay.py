@@ -25,8 +25,8 @@ from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
 from vision_attn.decode.captured_search import EVERY
 from vision_attn.decode.replay import MOST
 from vision_attn.fast import accelerate, products, restore
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.graphs import Later, graphs_unwanted, without_graphs
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.dram import DRAM
 from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.models.ensemble import Ensemble, Share
@@ -42,7 +42,7 @@ ADDITIVE = partial(Additive, attention_size=7)
 LOCATION = partial(ContentLocation, attention_size=7, num_filters=2, filter_size=3, grid=(2, 3))
 MODELS: dict[str, Callable[[], Captioner]] = {
     "soft": partial(ShowAttendTell, V, D, score=ADDITIVE, **SMALL),
-    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="mode"), **SMALL),
+    "hard": partial(ShowAttendTell, V, D, score=ADDITIVE, attention=partial(Hard, at_test="argmax"), **SMALL),
     "location": partial(ShowAttendTell, V, D, score=LOCATION, **SMALL),
     "top-down": partial(TopDown, V, D, score=ADDITIVE, **SMALL),
     "RNNsearch": partial(RNNsearch, V, D, encoder_size=3, score=ADDITIVE, attention=Monotonic, **SMALL),

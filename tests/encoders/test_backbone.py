@@ -10,10 +10,10 @@ import yaml
 from safetensors.torch import save_file
 from torchvision.models import mobilenet_v2, vgg16, vgg19
 
-from vision_attn.encoders import choosing, networks
+from vision_attn.encoders import network_settings, networks
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.encoders.vgg import VGG
-from vision_attn.engine.optimizers import fused
+from vision_attn.engine.optimizers import with_fused_kernels
 from vision_attn.system.errors import UserError
 
 SMALL = {"name": "mobilenet_v2", "node": "features.18", "resolution": 64}
@@ -181,7 +181,7 @@ def test_no_line_tells_of_the_normalisation_of_our_own_configs():
         encoder = yaml.safe_load(path.read_text())["task"]["init_args"]["encoder"]["init_args"]
         if "mean" in encoder:
             pair = (torch.tensor(encoder[key]) for key in ("mean", "std"))
-            assert [*choosing.unusual_normalisation(encoder["name"], Path(encoder["weights"]), *pair)] == []
+            assert [*network_settings.unusual_normalisation(encoder["name"], Path(encoder["weights"]), *pair)] == []
 
 
 def test_unknown_nodes_and_names():
@@ -265,7 +265,7 @@ def test_a_network_in_training_follows_every_step(trainable: bool | str) -> None
     encoder(pictures).sum().backward()
     trained = [weight for weight in encoder.body.parameters() if weight.requires_grad]
     assert trained and all(weight.grad is not None for weight in trained)
-    fused(torch.optim.SGD(trained, lr=0.1)).step()
+    with_fused_kernels(torch.optim.SGD(trained, lr=0.1)).step()
     with torch.no_grad():
         assert not torch.allclose(encoder(pictures), before)
     torch.testing.assert_close(

@@ -13,7 +13,7 @@ from vision_attn.api import load
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.data.images.open import Encoded
-from vision_attn.encoders.clips import FrameRegions, FrameVectors, Motion
+from vision_attn.encoders.clips import FrameRegions, FrameVectors, MotionFeatures
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.encoders.precomputed import Precomputed
 from vision_attn.engine.batches import few
@@ -45,7 +45,7 @@ def films() -> torch.Tensor:
 @torch.no_grad()
 def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
     torch.manual_seed(0)
-    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=2)).eval()
+    encoder = FrameRegions(encoder=convnet(), frames=F, motion=MotionFeatures(size=5, width=4, cells=2)).eval()
     some = films()
     regions = encoder(some)
     assert encoder.layout == (F, 8, 8) and regions.shape == (B, F * 64, D + 5) and encoder.region_size == D + 5
@@ -61,7 +61,7 @@ def test_regions_are_those_of_each_frame_with_its_time_and_motion() -> None:
 @torch.no_grad()
 def test_motion_is_that_of_the_next_difference_and_four_before() -> None:
     torch.manual_seed(0)
-    motion = Motion(size=8, width=4, cells=2).eval()
+    motion = MotionFeatures(size=8, width=4, cells=2).eval()
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     changed = still.clone()
     changed[:, 3] = films()[:, 0]  # the differences after frames 2 and 3
@@ -73,7 +73,7 @@ def test_motion_is_that_of_the_next_difference_and_four_before() -> None:
 @torch.no_grad()
 def test_motion_is_that_of_the_part_of_the_frame_where_a_region_lies() -> None:
     torch.manual_seed(0)
-    encoder = FrameRegions(encoder=convnet(), frames=F, motion=Motion(size=5, width=4, cells=4)).eval()
+    encoder = FrameRegions(encoder=convnet(), frames=F, motion=MotionFeatures(size=5, width=4, cells=4)).eval()
     still = films()[:, :1].expand(-1, F, -1, -1, -1).contiguous()
     moved = still.clone()
     moved[:, 3:, :, :4, 24:28] = 255  # in the uppermost row of cells, and the last column
@@ -87,7 +87,7 @@ def test_motion_is_that_of_the_part_of_the_frame_where_a_region_lies() -> None:
 @torch.no_grad()
 def test_one_vector_a_frame_and_what_a_cache_keeps() -> None:
     torch.manual_seed(0)
-    encoder = FrameVectors(encoder=convnet(), frames=F, motion=Motion(size=5, width=4), size=24).eval()
+    encoder = FrameVectors(encoder=convnet(), frames=F, motion=MotionFeatures(size=5, width=4), size=24).eval()
     assert encoder.layout == (F, 1, 1) and encoder.extent() == WHOLE and encoder.region_size == 24
     assert encoder(films()).shape == (B, F, 24) and encoder.frozen_part() is None
     frozen = ConvNet(resolution=S, region_size=D, width=16, trainable=False)

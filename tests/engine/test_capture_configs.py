@@ -18,7 +18,7 @@ from tests import pretend
 from tests.tiny import CASES, made
 from tests.ways import prepared
 from vision_attn.configuration.run_settings import Run
-from vision_attn.criteria.self_critical import Sampled
+from vision_attn.criteria.self_critical import SampledCaptions
 from vision_attn.engine import capture
 from vision_attn.engine.batches import is_tensors, like, on_device
 from vision_attn.engine.capture import signature
@@ -47,15 +47,15 @@ def move(task: Task) -> None:
             module._buffers[name] = moved(buffer)
 
 
-def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.Step, ...]:
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[ragged.PackedStep, ...]:
     with unset_fake_temporarily():  # what is known of a batch is computed on the CPU
         steps = KNOWN(lengths, longest, torch.device("cpu"))
-    return tuple(ragged.Step(*map(moved, step)) for step in steps)
+    return tuple(ragged.PackedStep(*map(moved, step)) for step in steps)
 
 
-def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> Sampled:
+def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledCaptions:
     B = len(regions)
-    return Sampled(*(torch.ones(B, *sizes, dtype=torch.long, device=CUDA) for sizes in ((rows, 8), (2, 6))))
+    return SampledCaptions(*(torch.ones(B, *sizes, dtype=torch.long, device=CUDA) for sizes in ((rows, 8), (2, 6))))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -21,7 +21,7 @@ from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.fit import fit
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.tasks.caption import Captioning
 

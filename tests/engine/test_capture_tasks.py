@@ -14,9 +14,9 @@ from tests.fake_mnist import write_mnist
 from tests.graphs import TapeGraph
 from tests.whole_runs import steps, train
 from vision_attn.commands import main
-from vision_attn.engine.capture import WARM_UP, CUDAGraph, Recorded
+from vision_attn.engine.capture import WARM_UP, CUDAGraph, RecordedStep
 from vision_attn.engine.fit import fit
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 
 CUDA = [
     pytest.mark.gpu,
@@ -48,16 +48,16 @@ def digits(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def captures(monkeypatch) -> list[Recorded]:
+def captures(monkeypatch) -> list[RecordedStep]:
     """The graphs of the runs of a test, captured or not yet."""
     made = []
-    create = Recorded.__init__
+    create = RecordedStep.__init__
 
-    def noted(one: Recorded, *arguments: Any) -> None:
+    def noted(one: RecordedStep, *arguments: Any) -> None:
         create(one, *arguments)
         made.append(one)
 
-    monkeypatch.setattr(Recorded, "__init__", noted)
+    monkeypatch.setattr(RecordedStep, "__init__", noted)
     return made
 
 
@@ -76,7 +76,7 @@ def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, t
               "data.folder": digits}  # fmt: skip
     for name, setting in (("eager", "false"), ("captured", "auto")):
         settings = SIZES[config] | common | {"run.capture": setting, "run.folder": tmp_path / name}
-        with choice.without_loops(device == "cpu"):
+        with versions.without_loops(device == "cpu"):
             assert main(train(config, **settings)) == 0
     assert [one.ready for one in captures] == [True]
     eager, captured = weights(tmp_path / "eager"), weights(tmp_path / "captured")

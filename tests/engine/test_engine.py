@@ -38,7 +38,7 @@ from vision_attn.engine.device_settings import precision_for
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.log import Log
-from vision_attn.engine.optimizers import changes_momentum, fused, warm, with_rates
+from vision_attn.engine.optimizers import changes_momentum, warm, with_fused_kernels, with_rates
 from vision_attn.system.errors import UserError
 from vision_attn.viz.attention import write_sheet
 
@@ -210,7 +210,7 @@ def test_parts_may_have_a_learning_rate_of_their_own():
 @pytest.mark.parametrize("kind, options", [(Adam, {}), (AdamW, {"weight_decay": 0.1}), (SGD, {"momentum": 0.9})])
 def test_fused_optimizers_do_the_same(kind, options):
     ends = []
-    for fuse in (fused, lambda optimizer: optimizer):
+    for fuse in (with_fused_kernels, lambda optimizer: optimizer):
         weights = torch.linspace(-1, 1, 50).requires_grad_()
         optimizer = fuse(kind([weights], lr=0.1, **options))
         for step in range(5):
@@ -223,10 +223,10 @@ def test_fused_optimizers_do_the_same(kind, options):
 
 def test_optimizers_are_fused_where_they_can_be_and_nobody_said_otherwise():
     weights = [torch.zeros(2, requires_grad=True)]
-    assert fused(Adam(weights)).param_groups[0]["fused"]
-    assert not fused(Adam(weights, fused=False)).param_groups[0]["fused"]
-    assert not fused(Adam(weights, foreach=True)).param_groups[0]["fused"]
-    assert "fused" not in fused(Adadelta(weights)).param_groups[0]
+    assert with_fused_kernels(Adam(weights)).param_groups[0]["fused"]
+    assert not with_fused_kernels(Adam(weights, fused=False)).param_groups[0]["fused"]
+    assert not with_fused_kernels(Adam(weights, foreach=True)).param_groups[0]["fused"]
+    assert "fused" not in with_fused_kernels(Adadelta(weights)).param_groups[0]
 
 
 def test_warmup_rises_to_the_schedule():

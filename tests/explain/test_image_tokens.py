@@ -10,11 +10,11 @@ from PIL import Image
 from tests import pretend
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, SIZE, saved
-from vision_attn.explain.attention_mode import Attention, Record
+from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
 from vision_attn.explain.captioners.image_tokens import find_tokens
-from vision_attn.explain.libraries.opening import Model, open_model
+from vision_attn.explain.libraries.opening import OpenedModel, open_model
 from vision_attn.explain.look import look
-from vision_attn.explain.tokens import Grid
+from vision_attn.explain.tokens import PatchGrid
 from vision_attn.system.errors import UserError
 
 QUERIES = 9
@@ -52,7 +52,7 @@ def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend.short_captions(monkeypatch, 6)
 
 
-def opened(folder: Path, make: Any) -> tuple[Model, Image.Image]:
+def opened(folder: Path, make: Any) -> tuple[OpenedModel, Image.Image]:
     """A captioner that never ends, with attention of its own for each head, and a picture."""
     pytest.importorskip("transformers", reason="needs the extra [hub]: transformers")
     name = saved(folder, make)
@@ -111,10 +111,10 @@ def test_queries_that_stand_for_the_image(texts: tuple[str, ...], tmp_path: Path
         look(model, picture, texts=texts, method="relevance")
 
 
-def generated(name: str, keys: list[int], first: int = 1) -> list[Attention]:
+def generated(name: str, keys: list[int], first: int = 1) -> list[RecordedAttention]:
     """The attention of a layer to these numbers of keys, one for each step; the first step has `first` queries."""
     return [
-        Attention(name, step, torch.rand(1, 2, 1, number), (0,), 1 if step else first)
+        RecordedAttention(name, step, torch.rand(1, 2, 1, number), (0,), 1 if step else first)
         for step, number in enumerate(keys)
     ]
 
@@ -122,14 +122,14 @@ def generated(name: str, keys: list[int], first: int = 1) -> list[Attention]:
 def test_which_keys_are_the_image() -> None:
     shapes = [(3, 5)]
     cross, own = generated("cross", [16, 16, 16]), generated("own", [1, 2, 3])
-    found = find_tokens(Record(own + cross), shapes, 3)
-    assert (found.layers, found.grid, found.positions) == (["cross"], Grid(1, 3, 5), None)
+    found = find_tokens(AttentionRecord(own + cross), shapes, 3)
+    assert (found.layers, found.grid, found.positions) == (["cross"], PatchGrid(1, 3, 5), None)
     first = generated("first", [18, 19, 20], first=18)
-    assert find_tokens(Record(first), shapes, 3, given=2).positions.tolist() == list(range(16))
-    picture = find_tokens(Record(first), shapes, 3, given=2).picture(torch.arange(18.0))
+    assert find_tokens(AttentionRecord(first), shapes, 3, given=2).positions.tolist() == list(range(16))
+    picture = find_tokens(AttentionRecord(first), shapes, 3, given=2).picture(torch.arange(18.0))
     assert picture.tolist() == torch.arange(1.0, 16).view(3, 5).tolist()
     for some in (own, generated("words", [9, 10, 11], first=9), first[:2]):  # 9 - 1 would make a square and four more
         with pytest.raises(UserError, match=r"cross-attention to the image \(BLIP\), with its tokens .*\(GIT\)"):
-            find_tokens(Record(some), shapes, 3)
+            find_tokens(AttentionRecord(some), shapes, 3)
     with pytest.raises(UserError, match="no layer of this model attends to the image"):
-        find_tokens(Record(own), shapes, 3, given=9)
+        find_tokens(AttentionRecord(own), shapes, 3, given=9)

@@ -13,7 +13,7 @@ import vision_attn
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.explain.intervention import intervene
-from vision_attn.explain.libraries.opening import Model, Reader, open_model
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel, open_model
 from vision_attn.system.errors import UserError
 
 CORNER = (-1.0, -1.0, 0.0, 0.0)
@@ -47,7 +47,7 @@ class _Layer(nn.Module):
         return x + ((query @ key.mT).softmax(dim=-1) @ value).transpose(1, 2).flatten(2)
 
 
-def built(name: str) -> Model:
+def built(name: str) -> OpenedModel:
     torch.manual_seed(0)
     if name == "fused":
         return open_model("timm:test_vit", weights="none")
@@ -57,7 +57,7 @@ def built(name: str) -> Model:
         nn.init.normal_(network.heads.head.weight)
     else:
         network = Softmax()
-    return Model(network.eval(), "classifier", Reader((32, 32)))
+    return OpenedModel(network.eval(), "classifier", ImageReader((32, 32)))
 
 
 def picture(side: int, corner: int) -> Image.Image:
@@ -99,7 +99,7 @@ def test_of_chosen_layers_alone_and_of_all_patches():
 def test_a_model_that_averages_patches_is_told(caplog):
     """Its hidden patches are in the mean."""
     torch.manual_seed(0)
-    model = Model(Softmax(mean=True).eval(), "classifier", Reader((32, 32)))
+    model = OpenedModel(Softmax(mean=True).eval(), "classifier", ImageReader((32, 32)))
     intervene(model, picture(32, 1), without=CORNER)
     assert "hidden patches still count in the answer" in caplog.messages[-1]
 

@@ -26,7 +26,7 @@ from vision_attn.commands import main
 from vision_attn.commands.look import add_arguments
 from vision_attn.data.scenes.grammar import COLOURS
 from vision_attn.explain.captioners import generation
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.models.policies import Anywhere
 from vision_attn.models.ram import RAM
@@ -273,12 +273,12 @@ def test_layers_and_heads_of_swin(name: str, photographs: Path) -> None:
 def test_an_encoder_shows_the_attention_of_its_last_layer(name: str, photographs: Path) -> None:
     """Its features are no answer that could be explained."""
     timm = pytest.importorskip("timm")
-    from vision_attn.explain.libraries.opening import Model, Reader
+    from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
     from vision_attn.explain.look import look
 
     sizes = {"window_size": 4, "depths": (2, 2), "num_heads": (2, 4)} if "swin" in name else {"num_heads": 2}
     module = timm.create_model(name, num_classes=0, img_size=32, embed_dim=16, **sizes).eval()
-    model, picture = Model(module, "encoder", Reader((32, 32))), Image.open(photographs / "0.png")
+    model, picture = OpenedModel(module, "encoder", ImageReader((32, 32))), Image.open(photographs / "0.png")
     seen = look(model, picture)
     last = seen.layers[-1] if "swin" in name else seen.layers[:, -1]
     assert seen.method == "attention" and torch.equal(seen.alpha, last.mean(dim=1))
@@ -593,7 +593,7 @@ def test_trusted_code_is_found_in_the_current_folder(
         (["none_such:make", "--trust", "none_such"], "there is no module none_such in the current folder, on"),
         (["tiny_model:make", "--trust", "tiny_model", "--text", "cats"], "the classifier has no class 'cats'; did you"),
         (["tiny_model:make", "--trust", "tiny_model", "--layer", "3"], "there is no layer 3: they are numbered from 0"),
-        (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head are of"),
+        (["tiny_model:make", "--trust", "tiny_model", "--rollout", "--head", "1"], "a layer and a head apply to"),
         (["squeezenet1_1", "--weights", "none", "--rollout"], "no layer of this model attends to the whole image"),
         (["swin_t", "--weights", "none", "--rollout"], "so rollout and relevance, products of the maps of all layers"),
         (["swin_t", "--weights", "none", "--layer", "0", "--head", "3"], "there is no head 3: they are numbered from"),
@@ -784,7 +784,7 @@ def test_words_of_a_tokenizer_that_cleans_up_spaces_keep_their_tokens() -> None:
 
 def test_a_text_for_a_model_without_an_answer_is_refused(photographs: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 4, 4))
-    model = Model(module, "encoder", lambda picture: {"input": torch.rand(1, 3, 32, 32)})
+    model = OpenedModel(module, "encoder", lambda picture: {"input": torch.rand(1, 3, 32, 32)})
     with pytest.raises(UserError, match="this model has no answer: leave the text out"):
         look(model, Image.open(photographs / "0.png"), texts=["a zebra"])
 

@@ -16,14 +16,14 @@ from tests.explain.test_look import NAMED, WORDS, clip, saved, vit
 from tests.kinds import CAPTIONED, KINDS, changes, check, right, squares, table
 from tests.pretrained import MARKS, pretrained  # noqa: F401
 from vision_attn.commands import main
-from vision_attn.explain.in_place import in_place, marked_pictures
-from vision_attn.explain.libraries.opening import Model, Reader, open_model
+from vision_attn.explain.explained_models import AnswerSubject
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel, open_model
 from vision_attn.explain.look import look
+from vision_attn.explain.map_placement import in_place, marked_pictures
 from vision_attn.explain.recorded_answers import recorded
-from vision_attn.explain.subjects import AnswerSubject
-from vision_attn.explain.tokens import Grid, known_grid
+from vision_attn.explain.tokens import PatchGrid, known_grid
 from vision_attn.system.errors import UserError
-from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
+from vision_attn.tasks.pretrained import PretrainedCaptioning, PretrainedSettings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "look.md"
 QUICK = [name for name, kind in KINDS.items() if kind.quick]
@@ -98,7 +98,7 @@ def test_latents_have_no_place(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     model = open_model(saved(tmp_path / "model", idefics2))
     model.module.generation_config.suppress_tokens = [0, 1, 2, 3, 4]
     pictures = [Image.effect_noise(size, 60).convert("RGB") for size in ((40, 40), (80, 20), (20, 80))]
-    described = PretrainedCaptioning(model, Settings(max_words=3)).describe(pictures)
+    described = PretrainedCaptioning(model, PretrainedSettings(max_words=3)).describe(pictures)
     assert all(one.words and one.alpha is None for one in described)
     assert caplog.text.count("captions have no maps: the tokens of the image") == 1
     with pytest.raises(UserError, match="do not change where the image does .latents of a resampler"):
@@ -152,8 +152,8 @@ class Tokens(nn.Module):
         return self.output((x + self.attention(x, x, x)[0]).mean(dim=1))
 
 
-def classifier(module: nn.Module) -> Model:
-    return Model(module.eval(), "classifier", Reader((64, 64)), list("abcde"))
+def classifier(module: nn.Module) -> OpenedModel:
+    return OpenedModel(module.eval(), "classifier", ImageReader((64, 64)), list("abcde"))
 
 
 def test_patches_in_another_order_have_no_map() -> None:
@@ -199,9 +199,9 @@ def test_attention_over_channels_is_no_map_though_there_are_as_many_patches() ->
 
 
 def test_a_square_is_no_grid_where_the_grid_is_known() -> None:
-    assert known_grid(196, [(14, 14), (28, 28)]) == Grid(0, 14, 14)
-    assert known_grid(49, [(14, 14)]) == Grid(0, 7, 7), "every second row and column"
-    assert known_grid(50, [(28, 28)]) == Grid(1, 7, 7)
+    assert known_grid(196, [(14, 14), (28, 28)]) == PatchGrid(0, 14, 14)
+    assert known_grid(49, [(14, 14)]) == PatchGrid(0, 7, 7), "every second row and column"
+    assert known_grid(50, [(28, 28)]) == PatchGrid(1, 7, 7)
     assert known_grid(32, [(14, 14), (56, 56)]) is None, "heads of XCiT"
     assert known_grid(42, [(8, 8), (16, 16)]) is None and known_grid(48, [(14, 14)]) is None
 

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import HEADS, SMALL, images
-from vision_attn.explain.attention_mode import Attention
-from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.attention_mode import RecordedAttention
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import (
@@ -21,19 +21,19 @@ from vision_attn.explain.relevance import (
     relevance,
     rollout,
 )
-from vision_attn.explain.tokens import Grid, ImageAttention, grid_of, map_shapes
+from vision_attn.explain.tokens import ImageAttention, PatchGrid, grid_of, map_shapes
 from vision_attn.system.errors import UserError
 
 
-def attention(queries: int, keys: int, seed: int, heads: int = 3) -> Attention:
+def attention(queries: int, keys: int, seed: int, heads: int = 3) -> RecordedAttention:
     generator = torch.Generator().manual_seed(seed)
     maps = torch.randn(2, heads, queries, keys, generator=generator, dtype=torch.float64).softmax(dim=-1)
-    one = Attention(f"layer {seed}", 0, maps, tuple(range(queries)), queries)
+    one = RecordedAttention(f"layer {seed}", 0, maps, tuple(range(queries)), queries)
     one.gradient = torch.randn(maps.shape, generator=generator, dtype=torch.float64)
     return one
 
 
-def positive(one: Attention, image: int) -> Tensor:
+def positive(one: RecordedAttention, image: int) -> Tensor:
     """E_h[(gradient * A)^+], in loops."""
     found = torch.zeros(one.maps.shape[2:], dtype=torch.float64)
     for head in range(one.maps.shape[1]):
@@ -92,7 +92,7 @@ def test_relevance_of_a_vit_is_that_of_its_eager_attention() -> None:
     with map_shapes(model) as shapes, record_attention(model, queries="all", gradients=True) as record:
         model(images())[:, 3].sum().backward()
     found = ImageAttention(record, shapes, 2)
-    assert found.grid == Grid(1, 4, 4) and found.raw().shape == (2, 2, HEADS, 4, 4)
+    assert found.grid == PatchGrid(1, 4, 4) and found.raw().shape == (2, 2, HEADS, 4, 4)
 
     kept: list[Tensor] = []
 
@@ -117,7 +117,7 @@ def test_an_attention_pooling_is_the_last_layer_of_its_answer() -> None:
     with map_shapes(model) as shapes, record_attention(model, queries="all", gradients=True) as record:
         model(images())[:, 3].sum().backward()
     found = ImageAttention(record, shapes, 2)
-    assert found.grid == Grid(0, 4, 4) and found.raw().shape[1] == 3
+    assert found.grid == PatchGrid(0, 4, 4) and found.raw().shape[1] == 3
     rolled = record["attn_pool"][0].maps.mean(dim=1) @ rollout([record[name][0] for name in record.names[:2]])
     torch.testing.assert_close(found.rolled(), rolled.reshape(2, 4, 4).detach())
     assert (found.relevant() >= 0).all() and found.relevant().any()
@@ -133,11 +133,11 @@ def test_windows_are_not_whole_images() -> None:
 
 
 def test_the_patches_among_the_tokens() -> None:
-    assert grid_of(197, [(14, 14)]) == Grid(1, 14, 14)
-    assert grid_of(201, [(56, 56), (14, 14)]) == Grid(5, 14, 14)
-    assert grid_of(29, [(4, 7)]) == Grid(1, 4, 7)  # no square
-    assert grid_of(50, []) == Grid(1, 7, 7)  # patches made without a convolution
-    assert grid_of(80, []) == Grid(16, 8, 8)
+    assert grid_of(197, [(14, 14)]) == PatchGrid(1, 14, 14)
+    assert grid_of(201, [(56, 56), (14, 14)]) == PatchGrid(5, 14, 14)
+    assert grid_of(29, [(4, 7)]) == PatchGrid(1, 4, 7)  # no square
+    assert grid_of(50, []) == PatchGrid(1, 7, 7)  # patches made without a convolution
+    assert grid_of(80, []) == PatchGrid(16, 8, 8)
     assert grid_of(2, [(1, 1)]) is None
 
 
@@ -147,7 +147,7 @@ def test_grad_cam_is_that_of_the_paper() -> None:
     body = nn.Conv2d(3, 2, 3, padding=1)
     weights = torch.tensor([2.0, -1.0])
 
-    class Model(nn.Module):
+    class OpenedModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body, self.pool = body, nn.AdaptiveAvgPool2d(1)
@@ -155,7 +155,7 @@ def test_grad_cam_is_that_of_the_paper() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (self.pool(self.body(x).relu())[:, :, 0, 0] * weights).sum(1)
 
-    with activation_of(model := Model()) as activation:
+    with activation_of(model := OpenedModel()) as activation:
         model(images(side=6)).sum().backward()
     maps = body(images(side=6)).detach()
     slope = (maps > 0).float() * weights.view(2, 1, 1) / 36
@@ -227,7 +227,7 @@ class Stages(nn.Module):
 def test_of_a_model_in_stages_no_products_are_taken() -> None:
     """They would be those of one stage alone."""
     torch.manual_seed(0)
-    model = Model(Stages().eval(), "classifier", Reader((32, 32)), list("abcde"))
+    model = OpenedModel(Stages().eval(), "classifier", ImageReader((32, 32)), list("abcde"))
     picture = Image.effect_noise((32, 32), 60).convert("RGB")
     assert look(model, picture).method == "grad-cam" and look(model, picture).alpha.shape == (1, 4, 4)
     for method in ("rollout", "relevance"):

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from tests.architectures import ARCHITECTURES, images
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.windows import WindowAttention, Windows, window_layouts
@@ -161,7 +161,9 @@ def test_grad_cam_of_swin_of_transformers_is_that_of_its_last_tokens(kind: str) 
     )
     module = getattr(hf, f"{kind}ForImageClassification")(config).eval()
     pixels = torch.rand(1, 3, 64, 64)
-    model = Model(module, "classifier", lambda picture: {"pixel_values": pixels}, [f"class {n}" for n in range(5)])
+    model = OpenedModel(
+        module, "classifier", lambda picture: {"pixel_values": pixels}, [f"class {n}" for n in range(5)]
+    )
     seen = look(model, Image.new("RGB", (64, 64)))
     kept = []
     last = module.get_submodule(kind.lower()).encoder.layers[-1].blocks[-1]

@@ -23,15 +23,15 @@ from vision_attn.commands import main
 from vision_attn.data.labelled.coco_boxes import Boxes
 from vision_attn.explain import attributions
 from vision_attn.explain.attributions import integrated_gradients, occlusion, score_cam, smoothgrad
-from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.explained_models import AnswerSubject, Map
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.relevance import layer_cam
-from vision_attn.explain.subjects import AnswerSubject, Map
 from vision_attn.faithfulness import measurement as measure_module
 from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
-from vision_attn.faithfulness.measurement import Measurement, Settings, resampled
+from vision_attn.faithfulness.measurement import Measurement, MeasureSettings, resampled
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.random_weights import from_the_output, randomised
-from vision_attn.faithfulness.report import compare, estimate, record, verdict
+from vision_attn.faithfulness.report import all_numbers, compare, estimate, verdict
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
@@ -76,7 +76,7 @@ def photographs(number: int) -> list[Image.Image]:
 
 def subject(module: nn.Module, side: int = SIDE) -> AnswerSubject:
     return AnswerSubject(
-        Model(module.eval(), "classifier", Reader((side, side), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "x"))
+        OpenedModel(module.eval(), "classifier", ImageReader((side, side), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "x"))
     )
 
 
@@ -272,14 +272,14 @@ def test_memory_stays_flat() -> None:
     """Of many images, numbers and a few examples are kept; the seed alone decides the numbers."""
     runs = []
     for _ in range(2):
-        measurement = Measurement(subject(OneRegion()), ["occlusion"], Settings(steps=2, best=0, sanity=2))
+        measurement = Measurement(subject(OneRegion()), ["occlusion"], MeasureSettings(steps=2, best=0, sanity=2))
         for number, image in enumerate(photographs(12)):
             measurement.add(str(number), image)
         measurement.finish()
         assert len(measurement.examples.shown()) == 2 * EXAMPLES and len(measurement.first) == 2
         gains = [one.gain for one in measurement.examples.shown()]
         assert gains == sorted(gains, reverse=True)
-        runs.append(record(measurement))
+        runs.append(all_numbers(measurement))
     for run in runs:
         run["methods"]["occlusion"].pop("seconds")
     assert runs[0] == runs[1]
@@ -575,12 +575,12 @@ def test_one_answer_of_each_image_is_looked_at_again() -> None:
     one = subject(OneRegion())
     questions = one.questions
     one.questions = lambda image: 3 * questions(image)  # type: ignore[method-assign]
-    measurement = Measurement(one, ["occlusion"], Settings(steps=4, best=2, sanity=2, fill="mean"))
+    measurement = Measurement(one, ["occlusion"], MeasureSettings(steps=4, best=2, sanity=2, fill="mean"))
     for number, image in enumerate(photographs(3)):
         measurement.add(str(number), image)
     assert [answer.number for answer in measurement.first] == [0, 3]
     measurement.finish()
-    numbers = record(measurement)
+    numbers = all_numbers(measurement)
     assert numbers["searched"] == numbers["checked"] == 2 and numbers["methods"]["occlusion"]["share"] == 1
 
 

@@ -25,7 +25,7 @@ def test_sigterm_ends_with_what_was_measured(tiny: str, tmp_path: Path, monkeypa
     for after in (0, 1):
 
         def stopped(self: Measurement, *arguments: Any, after: int = after) -> Any:
-            if len(self.each) == after:
+            if len(self.by_image) == after:
                 os.kill(os.getpid(), signal.SIGTERM)
             return add(self, *arguments)
 

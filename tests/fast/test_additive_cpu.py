@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests import pretend
 from vision_attn.attention.scores import Additive
-from vision_attn.fast import additive, choice
+from vision_attn.fast import additive, versions
 from vision_attn.fast.additive import FastAdditive, _AdditiveScore
 
 additive_cpu = pytest.importorskip("vision_attn.fast.additive.cpu", reason="numba is not installed")
@@ -53,7 +53,7 @@ def test_fused_loops_equal_the_formula(shape) -> None:
 @pytest.mark.parametrize("with_loops", [True, False])
 def test_autocast_leaves_the_score_and_its_gradients_in_float32(with_loops) -> None:
     arguments = inputs(SHAPES[1])
-    with choice.without_loops(not with_loops):
+    with versions.without_loops(not with_loops):
         expected = gradients(fused, arguments)
         with torch.autocast("cpu", torch.bfloat16):
             found = gradients(fused, arguments)
@@ -67,7 +67,7 @@ def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned) -
     x = torch.randn(7, 6, 33, generator=torch.Generator().manual_seed(0)).mul(20)
     x[0, 0, :4] = torch.tensor([40.5, -40.5, 39.9, -39.9])
     x = (x.mT if turned else x).requires_grad_()
-    with choice.without_loops(not with_loops):
+    with versions.without_loops(not with_loops):
         output = additive.exponential(x, 40.0)
     exact = x.detach().double().clamp(-40, 40).mul(2).exp()
     torch.testing.assert_close(output.double(), exact, rtol=4e-6, atol=0)
@@ -89,12 +89,12 @@ def test_without_numba_tensor_operations_give_the_same(monkeypatch: pytest.Monke
     arguments = inputs((2, 5, 196, 64))
     ours = gradients(fused, arguments)
     monkeypatch.setitem(sys.modules, additive_cpu.__name__, None)
-    choice._loops.cache_clear()
+    versions._loops.cache_clear()
     try:
-        assert choice.fused("additive", torch.zeros(1)) is None
+        assert versions.fast_version("additive", torch.zeros(1)) is None
         others = gradients(fused, arguments)
     finally:
-        choice._loops.cache_clear()
+        versions._loops.cache_clear()
     for one, other in zip(ours, others, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=3e-3)
 
@@ -124,7 +124,7 @@ def test_large_scores_are_those_of_the_plain_class(with_loops, beyond) -> None:
     for score in (plainly, fast):
         score.weight = torch.nn.Parameter(weight)
         score.key, score.query = torch.nn.Identity(), torch.nn.Identity()
-        with choice.without_loops(not with_loops):
+        with versions.without_loops(not with_loops):
             found.append(score(queries, score.project(keys))[0])
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
 

@@ -12,9 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests import pretend
 from tests.fast.interpreted import check_on_the_interpreter
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.additive import FastAdditive, _AdditiveScore
-from vision_attn.fast.choice import runs_on
+from vision_attn.fast.versions import runs_on
 
 additive_gpu = pytest.importorskip("vision_attn.fast.additive.gpu", reason="triton is not installed")
 lstm_gpu = pytest.importorskip("vision_attn.fast.lstm.gpu")
@@ -43,7 +43,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def score(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """By kernels or by tensor operations: `choice.fused` decides."""
+    """By kernels or by tensor operations: `versions.fast_version` decides."""
     return _AdditiveScore.apply((2 * q).exp(), (2 * k).exp(), v)
 
 
@@ -93,7 +93,7 @@ def test_kernels_equal_the_formula(shape, kernels) -> None:
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_kernels_equal_tensor_operations(scale, kernels) -> None:
     arguments = tuple(argument.float() for argument in inputs((2, 3, 11, 20), scale))
-    with choice.plainly():
+    with versions.plainly():
         expected = values_and_gradients(score, arguments)
     assert not kernels
     check(arguments, tuple(part.double() for part in expected), rtol=1e-5, atol=2e-5 * scale)
@@ -208,14 +208,14 @@ def test_kernels_compile_for_a_gpu(kernel, width, size) -> None:
 
 @CPU
 def test_the_device_decides(monkeypatch) -> None:
-    monkeypatch.setattr(choice, "runs_on", lambda device: True)
+    monkeypatch.setattr(versions, "runs_on", lambda device: True)
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
-        assert choice.fused("additive", query) is additive_gpu
-        assert choice.fused("additive", query.cpu()) is not additive_gpu
-        assert choice.fused("additive", query.half()) is choice.fused("weighted_sum", query) is None
+        assert versions.fused("additive", query) is additive_gpu
+        assert versions.fused("additive", query.cpu()) is not additive_gpu
+        assert versions.fused("additive", query.half()) is versions.fused("weighted_sum", query) is None
         pretend.no_triton(monkeypatch)
-        assert choice.fused("additive", query) is None
+        assert versions.fused("additive", query) is None
 
 
 @CPU

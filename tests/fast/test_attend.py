@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.accumulate import accumulating
 from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 
@@ -15,7 +15,7 @@ from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 def ways(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.attend.cpu", reason="numba is not installed")
-    with choice.without_loops(request.param == "products"):
+    with versions.without_loops(request.param == "products"):
         yield
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 import vision_attn
 from tests import pretend, tiny
 from vision_attn.fast import accelerate, time_loops
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.layers.linear import Rectified
 
 PASSES = ("forward", "backward")

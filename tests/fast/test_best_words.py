@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests import pretend
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.best_words import best_words
 
 BARRED = torch.tensor([0, 2])
@@ -18,8 +18,8 @@ BARRED = torch.tensor([0, 2])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.best_words.cpu", reason="numba is not installed")
-        assert choice.fused("best_words", torch.zeros(1, 1)) is not None
-    with choice.without_loops(request.param != "loops"):
+        assert versions.fused("best_words", torch.zeros(1, 1)) is not None
+    with versions.without_loops(request.param != "loops"):
         yield
 
 

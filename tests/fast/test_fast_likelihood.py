@@ -5,8 +5,8 @@ import torch
 
 from tests import pretend
 from vision_attn.fast import likelihood
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.likelihood import FastWordLogProb, weighted_words, word_log_prob
+from vision_attn.fast.versions import without_loops
 from vision_attn.layers.likelihood import WordLogProb
 
 N, E, V = 6, 4, 9

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests import pretend
 from tests.fast.interpreted import check_on_the_interpreter
 from vision_attn.contracts import Captioner
-from vision_attn.fast import accelerate, choice
+from vision_attn.fast import accelerate, versions
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -105,7 +105,7 @@ def test_kernels_compile_for_a_gpu(name, half, monkeypatch) -> None:
         int: "i32",
         float: "fp32",
     }
-    listed = launches(monkeypatch, choice._kernels(name.split(",")[0]))
+    listed = launches(monkeypatch, versions._kernels(name.split(",")[0]))
     calls(half)[name]()
     for function, arguments, options in listed:
         given = dict(zip(function.arg_names, arguments, strict=True))
@@ -256,7 +256,7 @@ def test_best_words(K, V, dtype, monkeypatch) -> None:
 
     logits = (4 * random(2, 3, V)).to(dtype)
     for barred in (torch.tensor([0, 2]), torch.randint(0, V, (2, 3, 4), generator=torch.Generator().manual_seed(1))):
-        with choice.plainly():
+        with versions.plainly():
             expected = module.best_words(logits, K, barred)
         with monkeypatch.context() as kernel:
             pretend.kernels(kernel)

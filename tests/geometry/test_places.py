@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from vision_attn.geometry.extents import Extent, centres
-from vision_attn.geometry.places import Grid, as_map
+from vision_attn.geometry.places import RegionGrid, as_map
 
 
-def centre_of(weights: torch.Tensor, grid: Grid) -> tuple[float, float]:
+def centre_of(weights: torch.Tensor, grid: RegionGrid) -> tuple[float, float]:
     """The mean of the cells' centres, on the photograph."""
     inner = grid.extent.within(grid.seen)
     x, y = (weights.flatten()[:, None] * centres(grid.rows, grid.columns, inner)).sum(dim=0).tolist()
@@ -15,7 +15,7 @@ def centre_of(weights: torch.Tensor, grid: Grid) -> tuple[float, float]:
 
 
 def test_a_point_has_its_four_cells_and_their_mean_is_where_it_is() -> None:
-    grid = Grid(3, 4, Extent(-0.9, -0.8, 0.7, 0.9), Extent(-0.75, -1, 0.75, 1))
+    grid = RegionGrid(3, 4, Extent(-0.9, -0.8, 0.7, 0.9), Extent(-0.75, -1, 0.75, 1))
     weights = grid.at_point(0.1, -0.2)
     assert (weights > 0).sum() == 4 and weights.sum() == pytest.approx(1)
     assert centre_of(weights, grid) == pytest.approx((0.1, -0.2), abs=1e-3)
@@ -26,7 +26,7 @@ def test_a_point_has_its_four_cells_and_their_mean_is_where_it_is() -> None:
 
 
 def test_a_box_counts_by_area() -> None:
-    grid = Grid(2, 2)
+    grid = RegionGrid(2, 2)
     assert torch.equal(
         grid.on_mask(torch.ones(1, 1), Extent(-0.5, -1, 1, 0)), torch.tensor([[1, 2], [0, 0]]).double() / 3
     )
@@ -34,14 +34,17 @@ def test_a_box_counts_by_area() -> None:
 
 
 def test_cells_of_the_border_reach_to_the_border_of_what_is_seen_and_not_beyond() -> None:
-    grid = Grid(1, 2, Extent(-0.5, -0.5, 0.5, 0.5), Extent(-0.5, -1, 0.5, 1))
+    grid = RegionGrid(1, 2, Extent(-0.5, -0.5, 0.5, 0.5), Extent(-0.5, -1, 0.5, 1))
     assert grid.on_mask(torch.ones(1, 1), Extent(-0.5, -1, -0.45, -0.9)).tolist() == [[1, 0]]
     assert grid.on_mask(torch.ones(1, 1), Extent(-1, -1, 0.25, 1)).tolist() == [[2 / 3, 1 / 3]]  # by what is seen of it
     assert grid.on_mask(torch.ones(1, 1), Extent(0.5, -1, 1, 1)) is None
 
 
 def test_a_mask_of_many_pixels_is_the_sum_of_their_boxes() -> None:
-    grid, mask = Grid(3, 3, seen=Extent(-0.5, -1, 0.5, 1)), torch.rand(5, 7, generator=torch.Generator().manual_seed(0))
+    grid, mask = (
+        RegionGrid(3, 3, seen=Extent(-0.5, -1, 0.5, 1)),
+        torch.rand(5, 7, generator=torch.Generator().manual_seed(0)),
+    )
     found = grid.on_mask(mask)
     total = torch.zeros(3, 3, dtype=torch.float64)
     for row in range(5):

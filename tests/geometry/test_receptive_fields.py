@@ -19,7 +19,7 @@ from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.encoders.patches import Patches
 from vision_attn.encoders.strips import Columns
-from vision_attn.explain.libraries.opening import Model, Reader
+from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.map_extents import extent_of_tokens, reach_of
 from vision_attn.faithfulness.curves import perturbation_curves
@@ -270,8 +270,8 @@ def test_grad_cam_lies_where_a_network_of_another_library_looks(part):
         resized = picture.resize((side, side), Image.Resampling.BICUBIC).crop((low, low, low + size, low + size))
         return {"input": (torch.from_numpy(np.array(resized)).permute(2, 0, 1).float()[None] / 255 - 0.45) / 0.22}
 
-    model = Model(small_network().eval(), "classifier", inputs)
-    assert reach_of(model).part == pytest.approx((-part, -part, part, part), abs=0.011)
+    model = OpenedModel(small_network().eval(), "classifier", inputs)
+    assert reach_of(model).extent == pytest.approx((-part, -part, part, part), abs=0.011)
     seen = look(model, Image.effect_noise((size, size), 50).convert("RGB"))
     middle = -2 * 7.5 / size * part
     assert seen.method == "grad-cam" and seen.alpha.shape == (1, 8, 8)
@@ -281,9 +281,9 @@ def test_grad_cam_lies_where_a_network_of_another_library_looks(part):
 def test_patches_of_a_convolutional_stem_lie_where_it_looks():
     stem = small_network(stem=True)
     cut = nn.Conv2d(3, 8, 16, stride=16)
-    reader = Reader((128, 128), key="input")
+    reader = ImageReader((128, 128), key="input")
     for layers, layer, middle in ((stem, stem[3], -2 * 7.5 / 128), (nn.Sequential(cut), cut, 0)):
-        model = Model(layers, "encoder", reader)
+        model = OpenedModel(layers, "encoder", reader)
         found = extent_of_tokens(model, layer, lambda inputs, layers=layers: layers(**inputs))
         assert found == pytest.approx((middle - 1, middle - 1, middle + 1, middle + 1), abs=0.03)
         assert middle or found == WHOLE

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from vision_attn.fast import choice
+from vision_attn.fast import versions
 from vision_attn.fast.lstm import FastLSTMCell, _Cell
 from vision_attn.layers.lstm import LSTMCell
 
@@ -16,7 +16,7 @@ def lstm(request: pytest.FixtureRequest) -> Iterator[LSTMCell]:
     """The cell, and both fast ways of updating it: fused loops for float32, and tensor operations."""
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.lstm.cpu", reason="numba is not installed")
-    with choice.without_loops(request.param == "tensors"):
+    with versions.without_loops(request.param == "tensors"):
         yield LSTMCell() if request.param == "plain" else FastLSTMCell()
 
 

@@ -40,7 +40,7 @@ MODELS = {
     "coverage": partial(attends, score=partial(Coverage, attention_size=7)),
     "mixture": partial(attends, score=GaussianMixture),
     "hard": partial(attends, score=additive, attention=Hard),
-    "most likely": partial(attends, score=additive, attention=partial(Hard, at_test="mode")),
+    "most likely": partial(attends, score=additive, attention=partial(Hard, at_test="argmax")),
     "straight": partial(attends, score=additive, attention=StraightThrough),
     "monotonic": partial(attends, score=additive, attention=partial(Monotonic, at_test="expectation")),
     "advancing": partial(attends, score=additive, attention=partial(Monotonic, advance=2, at_test="expectation")),

@@ -14,9 +14,9 @@ import vision_attn
 from vision_attn.attention.steered import Steered
 from vision_attn.contracts import END, WHOLE, AttentionMap, Captioner, DecodedCaption, Results
 from vision_attn.decode import beam_search
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.control import Case, Control, _map, cases_of, objects_of
-from vision_attn.tasks.controlled import Controlled, WordControl, shares
+from vision_attn.tasks.word_control import Controlled, WordControl, shares
 
 COLORS = ("red", "green", "blue", "white")
 WORDS = ("", "END", *COLORS, "and")
@@ -120,8 +120,8 @@ def test_cases_are_the_first_two_words_of_each_object_with_each_other_one() -> N
 def test_maps_of_films_lie_in_the_frames_of_the_boxes() -> None:
     here, there = (((-1.0, -1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, 1.0, 2.0)), ((1.0, 1.0, 1.0, 1.0, 0.0),))
     case = Case(0, 0, 0, here, there)
-    assert _map(case, "own", Grid(2, 2), 3).tolist() == [0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.5]
-    assert _map(case, "other", Grid(2, 2), 3) is None  # it has left
+    assert _map(case, "own", RegionGrid(2, 2), 3).tolist() == [0.5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.5]
+    assert _map(case, "other", RegionGrid(2, 2), 3) is None  # it has left
 
 
 def test_the_included_captioner_of_scenes_names_what_it_is_made_to_look_at() -> None:
@@ -154,12 +154,12 @@ def test_a_word_is_likelier_where_its_place_is_looked_at_than_elsewhere(batch) -
     for blind in (False, True):
         model = Painter(blind=blind)
         model.forward = partial(by_steps, model)
-        found = WordControl(model, Grid(2, 2), encoded).of(image, words, [0, 2], [(), ()], gray)
+        found = WordControl(model, RegionGrid(2, 2), encoded).of(image, words, [0, 2], [(), ()], gray)
         if blind:
             assert all(one is None or one == Controlled(0, 0) for one in found)
         else:
             assert all(one.placed > 0.4 and one.random == 0 for one in found)
-    assert WordControl(model, Grid(2, 2), encoded).of(image, words, [0], [()], gray) == [None]
+    assert WordControl(model, RegionGrid(2, 2), encoded).of(image, words, [0], [()], gray) == [None]
 
 
 def by_steps(model: Captioner, regions: Tensor, words: Tensor) -> SimpleNamespace:

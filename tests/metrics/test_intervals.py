@@ -159,7 +159,7 @@ def test_sums_over_all_images_give_the_metrics_of_the_corpus(reports):
             assert value == pytest.approx([report.metrics[name]], abs=1e-8), name
         alone = bleu(np.array(report.counts["bleu"], float)) | meteor(np.array(report.counts["meteor"], float))
         for name in ("BLEU-1", "BLEU-4", "METEOR"):
-            assert alone[name] == pytest.approx([one[name] for one in report.each.values()], abs=1e-8)
+            assert alone[name] == pytest.approx([one[name] for one in report.by_image.values()], abs=1e-8)
 
 
 def test_metrics_of_captions_with_an_image_left_out(reports):

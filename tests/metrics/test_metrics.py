@@ -165,8 +165,10 @@ def test_agrees_with_pycocoevalcap_called_directly_in_an_english_surrounding(rep
     assert report.failed == {}
     for name, (score, scores) in expected.items():
         assert report.metrics[name] == pytest.approx(score, rel=1e-9)
-        assert [one[name] for one in report.each.values()] == pytest.approx(scores, rel=1e-8, abs=1e-9)
-    assert list(report.each) == list(CLEAN) and all(one.keys() == expected.keys() for one in report.each.values())
+        assert [one[name] for one in report.by_image.values()] == pytest.approx(scores, rel=1e-8, abs=1e-9)
+    assert list(report.by_image) == list(CLEAN) and all(
+        one.keys() == expected.keys() for one in report.by_image.values()
+    )
     assert 0.1 < report.metrics["BLEU-4"] < report.metrics["BLEU-1"] < 1
     assert "SPICE" not in report.metrics and "SPICE" not in report.failed
     assert len(report.notes) == 1 and report.notes[0].startswith("SPICE left out: it needs stanford-corenlp-3.6.0.jar")
@@ -183,7 +185,7 @@ def test_coco_leave_one_out(data_folder):
                             names=["BLEU-4", "CIDEr"])  # fmt: skip
     assert found.metrics == {"BLEU-4": pytest.approx(0.19878443217635564), "CIDEr": pytest.approx(0.8404610273659351)}
     assert not found.failed and not found.notes
-    assert sum(found.each[image]["CIDEr"] for image in some) / 1000 == pytest.approx(found.metrics["CIDEr"])
+    assert sum(found.by_image[image]["CIDEr"] for image in some) / 1000 == pytest.approx(found.metrics["CIDEr"])
 
 
 @pytest.mark.slow
@@ -213,8 +215,8 @@ def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
     assert found.metrics["BLEU-1-no-brevity"] == pytest.approx(1)  # images 1 and 4 match in every word
     assert found.metrics["ROUGE-L"] == pytest.approx(2 / 5)  # and 2, 3 and 5 in none, as there is none
     assert 0 < found.metrics["METEOR"] < 1
-    assert set(found.each[6].values()) == {None}  # which was left out, and shifts no other
-    assert [found.each[image]["ROUGE-L"] for image in range(1, 6)] == [1, 0, 0, 1, 0]
+    assert set(found.by_image[6].values()) == {None}  # which was left out, and shifts no other
+    assert [found.by_image[image]["ROUGE-L"] for image in range(1, 6)] == [1, 0, 0, 1, 0]
     assert found.notes == (
         "4 reference captions without a word were left out",
         "1 images without any other reference were left out",
@@ -223,7 +225,7 @@ def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
     for one in (found, report):  # sums over images give the corpus, also of captions that match throughout, or nowhere
         counts = np.array(one.counts["meteor"], float)
         assert meteor(counts.sum(axis=0, keepdims=True))["METEOR"] == pytest.approx([one.metrics["METEOR"]], abs=1e-8)
-        each = [scores["METEOR"] for scores in one.each.values() if scores["METEOR"] is not None]
+        each = [scores["METEOR"] for scores in one.by_image.values() if scores["METEOR"] is not None]
         assert meteor(counts)["METEOR"] == pytest.approx(each, abs=1e-8)
 
 
@@ -287,7 +289,7 @@ def test_a_crash_in_java_names_its_metric_and_keeps_the_others(fake_java):
     assert set(found.metrics) == {"BLEU-4", "CIDEr"}
     assert list(found.failed) == ["METEOR"]
     assert "Java ended without an answer: Exception in thread main: NullPointer" in found.failed["METEOR"]
-    assert all(one["METEOR"] is None and one["CIDEr"] > 0 for one in found.each.values())
+    assert all(one["METEOR"] is None and one["CIDEr"] > 0 for one in found.by_image.values())
 
 
 def test_numbers_that_are_none_fail_only_their_metric(fake_java):
@@ -390,7 +392,7 @@ def test_spice_answers_are_averaged(spice_files, fake_java):
         "spice-1.0.jar", f"while [ $1 != -out ]; do shift; done; echo '[{item % 0.25}, {item % 0.75}]' > $2; exit 0"
     )
     found = caption_metrics({1: "a", 2: "b"}, {1: ["a"], 2: ["b"]}, names=["SPICE"])
-    assert found == Report({"SPICE": 0.5}, {}, each={1: {"SPICE": 0.25}, 2: {"SPICE": 0.75}})
+    assert found == Report({"SPICE": 0.5}, {}, by_image={1: {"SPICE": 0.25}, 2: {"SPICE": 0.75}})
 
 
 def test_mistakes_are_named():

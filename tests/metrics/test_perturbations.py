@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from vision_attn.fast.choice import without_loops
 from vision_attn.fast.holes import closed
+from vision_attn.fast.versions import without_loops
 from vision_attn.metrics import perturbations
-from vision_attn.metrics.perturbations import FILLS, linear, on_pixels, ranks
+from vision_attn.metrics.perturbations import FILLS, noisy_interpolation, on_pixels, ranks
 
 IMAGE = torch.nn.functional.interpolate(
     torch.rand(1, 3, 5, 5, generator=torch.Generator().manual_seed(0)), (20, 24), mode="bicubic"
@@ -48,7 +48,7 @@ def test_holes_are_closed_from_their_borders(
     cells[0, 0, 0], cells[:, -1, -1] = True, False  # corners that are gone, and that are not
     gone = on_pixels(cells, (20, 24))
     with without_loops(not loops):
-        found = linear(IMAGE, gone)
+        found = noisy_interpolation(IMAGE, gone)
     for one, holes in zip(found, gone, strict=True):
         torch.testing.assert_close(
             one, interpolated(IMAGE, holes), rtol=0, atol=1e-6 * float(IMAGE.max() - IMAGE.min())
@@ -74,7 +74,7 @@ def test_loops_close_holes_as_tensor_operations_do(size: tuple[int, int]) -> Non
 
 def test_what_fills_holes_has_a_little_noise() -> None:
     gone = on_pixels(torch.eye(4, dtype=torch.bool)[None], (20, 24))
-    noise = linear(IMAGE, gone)[0] - linear(IMAGE, gone)[0]
+    noise = noisy_interpolation(IMAGE, gone)[0] - noisy_interpolation(IMAGE, gone)[0]
     assert noise[:, gone[0]].std() > 0 and not noise[:, ~gone[0]].any()
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vision_attn.models.memory_network import MemoryNetwork, Regions, Words, weighted_words
+from vision_attn.models.memory_network import MemoryNetwork, Regions, WordEmbedding, weighted_words
 
 FACTS = torch.tensor([[[5, 3, 4], [7, 6, 0], [3, 4, 0]], [[8, 5, 3], [3, 0, 0], [0, 0, 0]]])
 QUESTIONS = torch.tensor([[6, 3, 0], [4, 5, 7]])
@@ -101,7 +101,7 @@ def test_regions_are_pooled_in_hops_and_a_sharp_map_reads_one_region() -> None:
     model.facts[0].linear.weight.copy_(30 * torch.eye(4))
     model.facts[1].linear.weight.copy_(torch.eye(4).roll(1, dims=0))  # what is read of a region points at the next
     model.between.weight.zero_()
-    model.question = Words(9, 4)
+    model.question = WordEmbedding(9, 4)
     model.question.weight.zero_()
     model.question.weight[5, 1] = 1
     alpha = model(regions, torch.tensor([[5, 5]])).alpha

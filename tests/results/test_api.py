@@ -77,7 +77,7 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
     for options, said in (
         ({"beam": 3}, "beam is no setting of decoding; did you mean beams"), ({"beams": 0}, "beams is 0, but must be"),
         ({"min_words": 2.5}, "min_words must be a whole number, not 2.5"), ({"captions": 0}, "captions is 0, but must"),
-        ({"strategy": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed is of sampled captions"),
+        ({"strategy": "diverse"}, "give their number as captions"), ({"seed": 3}, "a seed applies to sampled captions"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):
             model.caption(PHOTOGRAPHS[0], **options)

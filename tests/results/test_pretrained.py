@@ -15,7 +15,7 @@ import vision_attn
 from tests import pretend
 from tests.pretrained import CAPTIONERS, pretrained  # noqa: F401 (a fixture)
 from vision_attn.commands import main
-from vision_attn.explain.tokens import Tiles
+from vision_attn.explain.tokens import PatchTiles
 from vision_attn.metrics import evaluators
 from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
@@ -247,7 +247,7 @@ def test_other_verbs(
     capsys.readouterr()
     for arguments, message in (
         (["eval", name], "name the photographs to measure"),
-        (["eval", name, name, *data], "an ensemble is of runs"),
+        (["eval", name, name, *data], "an ensemble takes runs"),
         (["caption", name, image, "--task.lenght=3"], "task.lenght"),
         (["caption", name, image, "--captions", "2", "--diverse"], "sample the captions"),
         (["caption", "weights/photographs", image, "--prompt", "a"], "--prompt is for captioners of transformers"),
@@ -359,9 +359,9 @@ def test_missing_files_are_named(pretrained: Opener, tmp_path: Path) -> None:  #
 def test_tiles_are_put_together() -> None:
     """Two rows of three tiles of 2 x 2 patches, and the whole image: every weight is kept, in its place."""
     weights = torch.rand(5, 7 * 4)
-    found = Tiles(2, 3, 2).picture(weights)
+    found = PatchTiles(2, 3, 2).picture(weights)
     assert found.shape == (5, 4, 6)
     torch.testing.assert_close(found.sum(dim=(1, 2)), weights.sum(dim=1))
     one = torch.zeros(28)
     one[4 * 4 + 1] = 1  # second row, second tile, its upper right patch
-    assert Tiles(2, 3, 2).picture(one).nonzero().tolist() == [[2, 3]]
+    assert PatchTiles(2, 3, 2).picture(one).nonzero().tolist() == [[2, 3]]

@@ -31,7 +31,7 @@ from vision_attn.encoders.folding import Folded
 from vision_attn.explain.record import record_attention
 from vision_attn.results.classified import DrawnImages
 from vision_attn.results.explained import ExplanationResult
-from vision_attn.system.turns import DRAWING, RandomStream, Turn, forked
+from vision_attn.system.locks import DRAWING, RandomStream, Turn, forked
 
 THREADS, ROUNDS = 4, 1
 """Of a round, each model is a new one. Those of other libraries take one, since opening them takes long."""

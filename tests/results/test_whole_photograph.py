@@ -30,7 +30,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 from vision_attn.tasks.classify import Classification
 from vision_attn.viz.overlay.scale import light
-from vision_attn.viz.sheet import PANEL
+from vision_attn.viz.panel_sheets import PANEL
 
 COLOUR = (255, 210, 0)
 SIZES = {"wide": (448, 224), "tall": (150, 400)}

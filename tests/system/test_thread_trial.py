@@ -9,8 +9,8 @@ import torch
 
 from tests import pretend
 from vision_attn.system import machine
+from vision_attn.system.locks import Turn
 from vision_attn.system.thread_trial import MOST, VARIABLES, ThreadTrial, numbers_to_try, threads_kept
-from vision_attn.system.turns import Turn
 
 CPU = torch.device("cpu")
 Times = Callable[[int, int], float]

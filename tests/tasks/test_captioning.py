@@ -26,8 +26,8 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.encoders.convnet import ConvNet
 from vision_attn.engine.batches import few, on_device
-from vision_attn.metrics.deletion import Deletion
 from vision_attn.metrics.evaluators import measures
+from vision_attn.metrics.region_deletion import RegionDeletion
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
@@ -196,9 +196,9 @@ def test_hard_attention_is_held_against_boxes_however_it_looks(source, tmp_path)
     task = build(source, Hard, beams=2).eval()
     metrics = task.evaluate(source.split("val"), tmp_path)
     assert metrics["pointing_expectation"] == metrics["pointing"] and metrics["mass_expectation"] == metrics["mass"]
-    assert metrics["pointing_mode"] == metrics["mass_mode"] and metrics["pointing_sample"] == metrics["mass_sample"]
+    assert metrics["pointing_argmax"] == metrics["mass_argmax"] and metrics["pointing_sample"] == metrics["mass_sample"]
     assert metrics["gradient_variance"] > 0
-    assert "pointing_mode" not in build(source).eval().evaluate(source.split("val"), tmp_path)
+    assert "pointing_argmax" not in build(source).eval().evaluate(source.split("val"), tmp_path)
 
 
 def test_hard_attention_is_pictured_with_what_it_saw(source, batch, tmp_path):
@@ -334,7 +334,7 @@ def test_strategies_and_settings_of_decoding_are_checked(source, batch):
 
 
 def test_deletion_is_measured_in_a_full_evaluation_where_it_is_asked_for(source):
-    task = build(source, evaluators={"deletion": partial(Deletion, draws=2)}).eval()
+    task = build(source, evaluators={"deletion": partial(RegionDeletion, draws=2)}).eval()
     batches = list(source.split("val"))
     assert "deletion" not in task.judge(task.predict(batch) for batch in batches)
     with torch.no_grad():

@@ -362,7 +362,7 @@ def test_a_run_with_other_words_is_refused(runs, tmp_path, capsys):
 def test_an_ensemble_is_of_captioners(runs, tmp_path, capsys):
     ram = write_run("ram_mnist28", tmp_path / "ram")
     assert main(["eval", str(runs[0]), str(ram)]) == 1
-    assert f"an ensemble is of captioners, but {ram} holds a classifier" in capsys.readouterr().err
+    assert f"an ensemble needs captioners, but {ram} holds a classifier" in capsys.readouterr().err
     lines = write_run(
         "strings_read_search", tmp_path / "lines", sizes=["--task.model.hidden_size=8", "--run.device=cpu"]
     )

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.whole_runs import two_steps
 from vision_attn.contracts import DrawOutput
-from vision_attn.data.binary import fixed, stochastic
+from vision_attn.data.binarisation import fixed, stochastic
 from vision_attn.data.digits.mnist import DigitBatch
 from vision_attn.models.draw import DRAW, ReadImage, WriteImage
 from vision_attn.system.errors import UserError

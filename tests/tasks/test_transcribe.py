@@ -25,7 +25,7 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.digits.digit_pairs import DigitPairs
 from vision_attn.data.lines.mnist_strings import Strings
-from vision_attn.data.lines.text_lines import Line, Lines, ink, read_line, read_transcripts
+from vision_attn.data.lines.text_lines import Lines, TextLine, ink, read_line, read_transcripts
 from vision_attn.data.random_streams import FRESH
 from vision_attn.encoders.pixels import PixelColumns
 from vision_attn.encoders.strips import Columns
@@ -37,7 +37,7 @@ from vision_attn.models.encoder_decoder import EncoderDecoder, RNNsearch
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.transcribe import Transcription, compare
 from vision_attn.viz.alignment import LABEL, ROW, Strip, Transcribed, alignment_sheet, write_transcripts
-from vision_attn.viz.sheet import MARGIN
+from vision_attn.viz.panel_sheets import MARGIN
 
 TINY = {
     "data__batch_size": 4, "data__epoch_images": 8, "data__val_images": 4, "data__test_images": 6, "run__epochs": 1,
@@ -274,7 +274,7 @@ def test_lines_are_read_from_a_folder_and_a_file(lines, kind) -> None:
 
 def test_lines_of_half_of_the_batches_have_similar_lengths() -> None:
     source = Lines(images="none", transcripts="none", batch_size=8)
-    source.lines = {"train": [Line(str(number), Path(), "x" * (1 + number * 7 % 100)) for number in range(800)]}
+    source.lines = {"train": [TextLine(str(number), Path(), "x" * (1 + number * 7 % 100)) for number in range(800)]}
     source.batch = lambda lines, rank, world: lines
     batches = list(source.train(0, seed=0))
     spans = [max(lengths) - min(lengths) for lengths in ([len(line.text) for line in batch] for batch in batches)]

@@ -9,7 +9,7 @@ from PIL import Image
 from vision_attn.system.errors import UserError
 from vision_attn.viz.captions import write_caption_animation
 from vision_attn.viz.page import PageItem
-from vision_attn.viz.sheet import fitted
+from vision_attn.viz.panel_sheets import fitted
 
 PHOTOGRAPHS = Path(__file__).parents[2] / "docs" / "photographs"
 

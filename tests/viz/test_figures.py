@@ -335,8 +335,8 @@ def test_a_caption_without_maps_or_words_is_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name, options, message",
     [
-        ("a.jpg", {}, "ends in .html"), ("a.html", {"width": 3}, "width is of figures"),
-        ("a.npz", {"dark": True}, "dark is of figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
+        ("a.jpg", {}, "ends in .html"), ("a.html", {"width": 3}, "width applies to figures"),
+        ("a.npz", {"dark": True}, "dark applies to figures"), ("a.pdf", {"width": 0}, "width of a figure is 0"),
         ("a.pdf", {"width": float("nan")}, "from 1 to 50"), ("a.svg", {"dpi": 9000}, "dpi of a figure is 9000"),
         ("a.pdf", {"words": "cat"}, 'no caption has the word "cat"'), ("a.pdf", {"scale": "two"}, "scale is two"),
         ("a.pdf", {"head": 1}, "has no option head: it has width, dpi"),

@@ -22,7 +22,7 @@ from vision_attn.viz.overlay import pages, scale, views
 from vision_attn.viz.overlay.scale import ends, interpolated, levels, shares
 from vision_attn.viz.overlay.views import VIEW, VIEWS, View, overlaid, pixels_of
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import darkened
+from vision_attn.viz.panel_sheets import darkened
 
 HOT = torch.zeros(14, 14)
 HOT[3, 10] = 1

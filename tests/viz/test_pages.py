@@ -19,9 +19,9 @@ from vision_attn.commands._comparison import Compared
 from vision_attn.faithfulness.page import ExamplePicture, write_measured
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.results.displayable import Displayable, write_embedded
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 from vision_attn.viz.html import FONTS, filled
-from vision_attn.viz.index import Entry, write_index
+from vision_attn.viz.index import IndexEntry, write_index
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 from vision_attn.viz.page import PageItem, write_page
 
 PLAIN = "plain"
@@ -80,7 +80,7 @@ def picture_index(folder: Path, text: str) -> Path:
     """Names of files are in `test_viz_index.py`."""
     for name in ("a.gif", "b.png"):
         GREY.save(folder / name)
-    entries = [Entry(folder / "a.gif", text, folder / "a.png"), Entry(folder / "b.png", text)]
+    entries = [IndexEntry(folder / "a.gif", text, folder / "a.png"), IndexEntry(folder / "b.png", text)]
     return write_index(folder / "page.html", entries, title=text, guide=text)
 
 

@@ -13,11 +13,11 @@ from PIL import Image
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz import attention, typeface
-from vision_attn.viz import sheet as drawing
+from vision_attn.viz import panel_sheets as drawing
 from vision_attn.viz.attention import RIM, attention_sheet, cell, squared, write_sheet
 from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import (
+from vision_attn.viz.panel_sheets import (
     DARK,
     GAP,
     MARGIN,

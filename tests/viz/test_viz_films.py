@@ -8,7 +8,7 @@ from PIL import Image, ImageColor
 
 from vision_attn.viz.films import EDGE, FRAME, film_sheet
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import MARGIN
+from vision_attn.viz.panel_sheets import MARGIN
 from vision_attn.viz.typeface import Typeface
 
 

@@ -21,7 +21,7 @@ from vision_attn.viz.glimpses import (
     write_gallery,
     write_glimpses,
 )
-from vision_attn.viz.sheet import DARK, MARGIN, TITLE
+from vision_attn.viz.panel_sheets import DARK, MARGIN, TITLE
 
 
 def looked(num_glimpses=3, *, Y=20, X=32, channels=1, size=4, scales=2, said=3, seed=0) -> GlimpseTrace:

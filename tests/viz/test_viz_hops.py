@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from vision_attn.geometry.extents import WHOLE
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 
 QUESTION = "what shape is the red thing?"
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageColor
 from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.reads import _said, _write, write_reads, write_reads_animation
+from vision_attn.viz.read_windows import _said, _write, write_reads, write_reads_animation
 
 B, T, SIDE, N = 2, 3, 20, 4
 
@@ -30,7 +30,7 @@ def test_two_lines_for_each_image_and_images_beside_each_other_where_they_have_r
     beside = Image.open(write_reads(tmp_path / "reads.png", *parts()))
     panel = 120 + 2 + 4
     assert beside.height == one.height and beside.width - one.width == pytest.approx((T + 1) * panel, abs=10)
-    monkeypatch.setattr("vision_attn.viz.reads.ACROSS", T + 1)
+    monkeypatch.setattr("vision_attn.viz.read_windows.ACROSS", T + 1)
     below = Image.open(write_reads(tmp_path / "reads.png", *parts()))
     assert below.width == one.width and below.height - one.height == pytest.approx(2 * panel, abs=10)
     assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read

@@ -23,7 +23,7 @@ from vision_attn.attention.monotonic import Monotonic
 from vision_attn.attention.scores import Additive
 from vision_attn.contracts import Window
 from vision_attn.encoders.strips import Columns
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.models.encoder_decoder import RNNsearch
 from vision_attn.models.memory_network import MemoryNetwork
 from vision_attn.results.opening import open_model

@@ -16,21 +16,23 @@ from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 
 LARGEST_LOG = 10.0
-"""Bound of logarithms: e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares fit into float32."""
+"""The bound of logarithms. e^10 pixels are wider than any image, e^-10 narrower than a pixel; squares fit into
+float32."""
 NARROWEST = 0.25
 """The smallest stride of a relative window, in pixels."""
 
 
 class Filterbank(nn.Module):
-    """N x N Gaussian filters, N = `size`, for images (C, Y, X), in a window set by a state of `state_size` numbers.
+    """N x N Gaussian filters for images (C, Y, X), in a window that a state of `state_size` numbers sets.
+
+    size: N.
+    relative: whether the five numbers move and zoom the previous window; in the paper they define each window by
+        themselves. Because moves are relative to the current window, the same state update recentres an object anywhere
+        in the image and at any zoom.
 
     Differs from the paper: the bias of sigma is initialised so that for a state of 0, whose grid spans the image, sigma
     is half a stride and the filters cover the whole image. (With sigma at one pixel they would cover 12 x 12 dots of a
     large image.)
-
-    `relative`: the five numbers move and zoom the previous window; in the paper they define each window by themselves.
-    Because moves are relative to the current window, the same state update recentres an object anywhere in the image
-    and at any zoom.
 
     Fast version: `fast.filterbank.FastFilterbank`.
     """
@@ -59,7 +61,7 @@ class Filterbank(nn.Module):
         self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
     def window(self, state: Float[Tensor, "B R H"], before: Window | None = None) -> Window:
-        """The window that a state asks for (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
+        """Return the window that a state sets (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
 
         (g~_X, g~_Y, log sigma^2, log delta~, log gamma) is a linear map of the state (eq. 21); then
         g_X = (X + 1) / 2 (g~_X + 1) (eq. 22), g_Y = (Y + 1) / 2 (g~_Y + 1) (eq. 23) and
@@ -74,7 +76,7 @@ class Filterbank(nn.Module):
             return self.placed(self.numbers(at_least_float32(state)), before)
 
     def placed(self, numbers: Float[Tensor, "B R 5"], before: Window | None) -> Window:
-        """The window of five numbers."""
+        """Return the window that five numbers set."""
         logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
         sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
         if not self.relative:
@@ -89,7 +91,7 @@ class Filterbank(nn.Module):
         return Window(centre, stride, stride * sigma / 2, intensity)
 
     def filters(self, window: Window) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
-        """F_X and F_Y, Gaussian filters over columns and rows of pixels (Gregor et al. 2015, eq. 25 and eq. 26).
+        """Return F_X and F_Y, Gaussian filters over columns and rows of pixels (Gregor et al. 2015, eq. 25 and eq. 26).
 
         Their means are mu_X^i = g_X + (i - N/2 - 0.5) delta (eq. 19) and, likewise, mu_Y^j (eq. 20). Each row sums to
         1. A filter that lies wholly outside the image reads the nearest border pixels.
@@ -104,7 +106,8 @@ class Filterbank(nn.Module):
             return F_x, F_y
 
     def read(self, images: Float[Tensor, "B C Y X"], window: Window) -> Float[Tensor, "B R C N N"]:
-        """gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that read them."""
+        """Return the patches gamma F_Y x F_X^T (Gregor et al. 2015, eq. 27). Images are not repeated for the rows that
+        read them."""
         require("images", images, "B C Y X", "float", B=window.stride.shape[0], Y=self.height, X=self.width)
         return self._read(at_least_float32(images), window)
 
@@ -115,7 +118,7 @@ class Filterbank(nn.Module):
             return window.intensity[..., None, None, None] * patches
 
     def write(self, patches: Float[Tensor, "B R C N N"], window: Window) -> Float[Tensor, "B R C Y X"]:
-        """F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
+        """Return F_Y^T w F_X / gamma of patches w (Gregor et al. 2015, eq. 29)."""
         (B, R), N = window.stride.shape, self.size
         require("patches", patches, "B R C N N", "float", B=B, R=R, N=N)
         return self._write(at_least_float32(patches), window)
@@ -126,19 +129,20 @@ class Filterbank(nn.Module):
             return F_y.mT[:, :, None] @ patches @ F_x[:, :, None] / window.intensity[..., None, None, None]
 
     def locations(self, window: Window) -> Float[Tensor, "B R 2"]:
-        """The centre of each window as (x, y) in [-1, 1]; (-1, -1) is the top left corner of the image, (1, 1) the
-        bottom right one."""
+        """Return the centre of each window as (x, y) in [-1, 1]; (-1, -1) is the top left corner of the image, (1, 1)
+        the bottom right one."""
         return (2 * window.centre - 1) / self.extent - 1
 
     def boxes(self, window: Window) -> Float[Tensor, "B R 4"]:
-        """(x0, y0, x1, y1) in [-1, 1] of the area that the grid covers: a square of one stride around the centre of
-        each filter. At stride 1 these are the pixels of a crop."""
+        """Return the area that the grid covers, (x0, y0, x1, y1) in [-1, 1]: a square of one stride around the centre
+        of each filter. At stride 1 these are the pixels of a crop."""
         centre, half = self.locations(window), self.size * window.stride[..., None] / self.extent
         return torch.cat([centre - half, centre + half], dim=-1)
 
     def covering(self, boxes: Float[Tensor, "B R 4"], window: Window) -> Window:
-        """The window whose grid covers the longer side of each box (see `boxes`), around its centre. Its filters are as
-        wide in strides, and its intensity is the same, as those of `window`, which stays where a box is NaN."""
+        """Return the window whose grid covers the longer side of each box (see `boxes`), around the centre of the box.
+        Its filters are as wide in strides, and its intensity is the same, as those of `window`, which stays where a box
+        is NaN."""
         low, high = boxes.chunk(2, dim=-1)
         centre = ((low + high) / 2 + 1) * self.extent / 2 + 0.5
         stride = ((high - low) * self.extent).amax(dim=-1) / (2 * self.size)

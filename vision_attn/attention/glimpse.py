@@ -32,8 +32,8 @@ class Pyramid(NamedTuple):
     averages: Tensor
     """(K, B, C, H, W), K canvases per image. In scale k each pixel is the mean of the 2^k x 2^k image pixels that start
     there and extend right and down; pixels outside the image count as 0. Scales are not subsampled, so a patch may
-    start at any pixel. A canvas has W - X columns and H - Y rows before the first of the image: the widest square that
-    starts in them still overlaps the image."""
+    start at any pixel. A canvas has W - X columns and H - Y rows of pixels before the first of the image: the widest
+    square that starts in them still overlaps the image."""
     cells: Tensor
     """(K, 2, g, g): x and y of each cell of a glimpse at (0, 0), in the canvas coordinates of `grid_sample`."""
     extent: Tensor
@@ -46,7 +46,7 @@ class Uncut(NamedTuple):
     images: Float[Tensor, "B C Y X"] | Images
 
     def crops(self, origins: Int[Tensor, "B R 2"], side: int) -> Float[Tensor, "B R C {side} {side}"]:
-        """Squares of `side` pixels whose top left pixels are `origins` (x, y); 0 outside of the image."""
+        """Read squares of `side` pixels whose top left pixels are `origins` (x, y); 0 outside of the image."""
         if isinstance(self.images, Images):
             return self.images.crops(origins, side)
         B, C, Y, X = self.images.shape
@@ -65,9 +65,10 @@ class Retina(nn.Module):
     pixels are squares of constant intensity. A patch of even width falls on whole pixels when centred on a corner
     between pixels, such as the centre of an image of even width; a patch of odd width does when centred on a pixel.
 
-    size: g, the width of patches in pixels. num_scales: K, the number of patches of a glimpse.
-
     Has no gradient: locations are sampled, and images are data. Runs in float32 or wider also under autocast.
+
+    size: g, the width of patches in pixels.
+    num_scales: K, the number of patches of a glimpse.
 
     Fast version: `fast.glimpse.FastRetina`.
     """
@@ -90,7 +91,8 @@ class Retina(nn.Module):
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Uncut:
-        """Compute what all glimpses of these images share: nothing where glimpses are cut out of the images."""
+        """Prepare images for glimpses: compute the averages that all glimpses share, or return the images as they are
+        where each glimpse reads a crop."""
         if isinstance(images, Images):
             return Uncut(images)
         require("images", images, "B C Y X", "float")
@@ -137,7 +139,7 @@ class Retina(nn.Module):
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
 
     def _cut(self, uncut: Uncut, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
-        """The widest patch lies in a crop, the others lie in the widest."""
+        """Extract glimpses from one crop each: the widest patch lies in the crop, the others lie in the widest."""
         (B, R, _), images, side = locations.shape, uncut.images, self.reach + 1
         if isinstance(images, Images):  # places are computed where the images are
             locations, extents = locations.cpu().double(), images.extents
@@ -151,7 +153,7 @@ class Retina(nn.Module):
         return self._averaged(crops, corners, origins).unflatten(0, (B, R)).squeeze(2)
 
     def _averaged(self, crops: Tensor, corners: Float[Tensor, "B R K 2"], origins: Int[Tensor, "B R 2"]) -> Tensor:
-        """The patches (B R, 1, K, C, g, g) at `corners` of crops (B R, C, side, side) whose top left pixels are
+        """Return the patches (B R, 1, K, C, g, g) at `corners` of crops (B R, C, side, side) whose top left pixels are
         `origins`."""
         side = crops.shape[-1]
         centres = corners[:, :, -1] - origins + self.reach / 2
@@ -161,7 +163,7 @@ class Retina(nn.Module):
     def _corners(
         self, locations: Float[Tensor, "B R 2"], extents: Int[Tensor, "#B 2"] | Float[Tensor, "#B 2"]
     ) -> Float[Tensor, "B R K 2"]:
-        """The top left corner of each patch in pixels (x, y). A patch wholly outside the image is moved until it
+        """Return the top left corner of each patch in pixels (x, y). A patch wholly outside the image is moved until it
         touches the image: it stays all zeros. A location that is NaN gives zeros too."""
         reaches = self.reaches.to(locations.device)
         corners = ((locations + 1) / 2 * extents[:, None])[:, :, None] - reaches / 2
@@ -169,7 +171,8 @@ class Retina(nn.Module):
 
 
 def computed_averages(images: Tensor, num_scales: int) -> Tensor:
-    """(K, B, C, H, W) from images (B, C, Y, X): a pixel of scale k + 1 is the mean of four of scale k, 2^k apart.
+    """Compute the averages (K, B, C, H, W) of images (B, C, Y, X): a pixel of scale k + 1 is the mean of four pixels of
+    scale k, 2^k apart.
 
     Treats all rows of all canvases as one contiguous line of pixels. Past the end of a row it therefore reads the
     start of the next row, and past the end of a canvas the start of the next canvas. Both are zero, as padding would
@@ -184,13 +187,14 @@ def computed_averages(images: Tensor, num_scales: int) -> Tensor:
         right, down = 2**k, 2**k * averages.shape[-1]
         finer, coarser = line[k * length :], line[(k + 1) * length : (k + 2) * length]
         coarser[: down + right] = 0  # read as the zeros below the last finer canvas; overwritten afterwards
-        rows = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
-        torch.lerp(rows[:length], rows[right:], 0.5, out=coarser)
+        vertical = torch.lerp(finer[: length + right], finer[down : length + right + down], 0.5)
+        torch.lerp(vertical[:length], vertical[right:], 0.5, out=coarser)
     return averages
 
 
 def canvases(images: Tensor, num_scales: int) -> Tensor:
-    """Empty canvases, with 2^(K-1) - 1 rows and columns before the first of the image; in float32 or wider."""
+    """Allocate canvases with 2^(K-1) - 1 rows and columns of pixels before the first of the image, in float32 or
+    wider."""
     B, C, Y, X = images.shape
     before = 2 ** (num_scales - 1) - 1
     dtype = torch.promote_types(images.dtype, torch.float32)

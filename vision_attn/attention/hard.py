@@ -13,26 +13,27 @@ from vision_attn.layers.buffers import value_before
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
 
-Mode = Literal["expectation", "mode", "sample"]
+Mode = Literal["expectation", "argmax", "sample"]
 
 
 class Hard(Attention):
-    """s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eq. 8 and eq. 9), trained by REINFORCE.
+    """Hard attention, s_t ~ Multinoulli(alpha_t), z_t = a_{s_t} (Xu et al. 2015, eq. 8 and eq. 9), trained by
+    REINFORCE.
 
     expectation_probability: in training, the probability that an image's samples are replaced by their expectation,
         decided once per image and batch (section 4.1).
     soft_start: the number of batches at the start in which every sample is replaced by its expectation. Differs from
         the paper, where it is 0: a sample from a uniform map carries no information, and a short training may end
         before maps sharpen.
-    at_test: what a word sees at test time: the expectation (the authors' choice), the most likely region ("mode"), or a
-        sample ("sample").
+    at_test: the mode at test time: a word sees the expectation over regions ("expectation", the authors' choice), the
+        most likely region ("argmax"), or a sampled region ("sample").
 
     Fast version: `fast.attend.FastHard`.
     """
 
     reinforced = True
     steerable = True
-    modes: tuple[str, ...] = ("expectation", "mode", "sample")
+    modes: tuple[str, ...] = ("expectation", "argmax", "sample")
     at_test: str
     batches: Tensor
 
@@ -73,7 +74,7 @@ class Hard(Attention):
         if self.mode == "expectation":
             return AttentionOutput(*self.attended(scores, regions, forced=forced))
         alpha = normalised(scores, forced)
-        region = alpha.argmax(dim=-1) if self.mode == "mode" else sample(alpha.detach())
+        region = alpha.argmax(dim=-1) if self.mode == "argmax" else sample(alpha.detach())
         if expectation_mask is None:
             return AttentionOutput(at(regions, region), alpha, region)
         # One product serves both: a sampled region is the expectation of a one-hot map.
@@ -145,26 +146,26 @@ def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
 
 
 def at(regions: Float[Tensor, "B L D"], region: Int[Tensor, "B R"]) -> Float[Tensor, "B R D"]:
-    """z_t = a_{s_t} (Xu et al. 2015, eq. 9): the annotation vector of each row's region."""
+    """Return z_t = a_{s_t} (Xu et al. 2015, eq. 9): the annotation vector of each row's region."""
     first = torch.arange(regions.shape[0], device=regions.device)[:, None] * regions.shape[1]
     return regions.flatten(0, 1)[first + region]
 
 
 def log_prob(alpha: Float[Tensor, "*rows L"], region: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows"]:
-    """log p(s_t | a) of the sampled regions, in nats."""
+    """Return log p(s_t | a) of the sampled regions, in nats."""
     return _log(alpha.gather(-1, region[..., None]).squeeze(-1))
 
 
 def entropy(alpha: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows"]:
-    """H[s_t] = -sum_i alpha_i log alpha_i, in nats; 0 for a map of zeros."""
+    """Return H[s_t] = -sum_i alpha_i log alpha_i, in nats; 0 for a map of zeros."""
     return -(alpha * _log(alpha)).sum(dim=-1)
 
 
 def _exponential(alpha: Tensor) -> Tensor:
-    """Samples of Exp(1), none of them 0."""
+    """Sample Exp(1) in the shape of `alpha`; no sample is 0."""
     return torch.empty_like(alpha).exponential_().clamp_(min=torch.finfo(alpha.dtype).tiny)
 
 
 def _log(alpha: Tensor) -> Tensor:
-    """log alpha, finite and without a gradient where alpha has underflown."""
+    """Return log alpha, finite and without a gradient where alpha has underflowed."""
     return alpha.clamp(min=torch.finfo(alpha.dtype).tiny).log()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from vision_attn.system.errors import UserError
 
 SAMPLES = 16
-"""An overview of an image is made of at most this many rows and columns of pixels for each of its own."""
+"""The most rows and columns of an image's pixels that are read for each pixel of an overview."""
 LUMA = np.array([19595, 38470, 7471], np.uint32)
 """Weights of red, green and blue in grey, times 2^16 (ITU-R 601-2), as in Pillow."""
 
@@ -39,17 +39,17 @@ class Sliced(Protocol):
 class Images:
     """B images of any sizes, with as many `channels` (1 or 3) as the model was trained on: crops are converted.
 
-    Intensities are from 0 to 1, and 0 outside of an image. Of a tensor (B, C, Y, X) it has what models need: `len`,
-    slices, `to`, `new_zeros` and `new_empty`. Raises UserError for pixels that are no image.
+    Intensities are from 0 to 1, and 0 outside of an image. It shares with a tensor (B, C, Y, X) the methods that models
+    need: `len`, slices, `to`, `new_zeros` and `new_empty`. Raises UserError for pixels that are no image.
     """
 
     def __init__(self, pixels: Sequence[Sliced], channels: int, device: torch.device | str = "cpu") -> None:
         if channels not in (1, 3):
             raise UserError(f"images have 1 or 3 channels, not {channels}")
         for array in pixels:
-            shape, kind = tuple(array.shape), getattr(array, "dtype", np.uint8)
-            if len(shape) not in (2, 3) or 0 in shape or (*shape, 1)[2] not in (1, 3) or kind != np.uint8:
-                raise UserError(f"an image is (Y, X), (Y, X, 1) or (Y, X, 3) of uint8, this one is {shape} of {kind}")
+            shape, dtype = tuple(array.shape), getattr(array, "dtype", np.uint8)
+            if len(shape) not in (2, 3) or 0 in shape or (*shape, 1)[2] not in (1, 3) or dtype != np.uint8:
+                raise UserError(f"an image is (Y, X), (Y, X, 1) or (Y, X, 3) of uint8, this one is {shape} of {dtype}")
         self.pixels, self.channels, self.device = list(pixels), channels, torch.device(device)
         self.extents = torch.tensor([array.shape[1::-1] for array in self.pixels]).view(-1, 2)
         """(B, 2): width and height of each image, on the CPU."""
@@ -60,11 +60,11 @@ class Images:
 
     @property
     def shape(self) -> tuple[int]:
-        """(B,): like the shape of a tensor of images, it begins with their number."""
+        """(B,): like the shape of a tensor of images, it begins with the number of images."""
         return (len(self),)
 
-    def __getitem__(self, part: slice) -> "Images":
-        return Images(self.pixels[part], self.channels, self.device)
+    def __getitem__(self, batch: slice) -> "Images":
+        return Images(self.pixels[batch], self.channels, self.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Images":
         """Return the same images, whose crops are moved to `device`."""
@@ -79,26 +79,26 @@ class Images:
     def crops(self, corners: Int[Tensor, "B R 2"], side: int) -> Float[Tensor, "B R C {side} {side}"]:
         """Read squares of `side` pixels whose top left pixels are `corners` (x, y); 0 outside of the image."""
         rows = corners.shape[1]
-        found = np.zeros((len(self), rows, side, side, self.channels), np.uint8)
-        for array, places, crops in zip(self.pixels, corners.tolist(), found, strict=True):
+        read = np.zeros((len(self), rows, side, side, self.channels), np.uint8)
+        for array, places, crops in zip(self.pixels, corners.tolist(), read, strict=True):
             height, width = array.shape[:2]
             for (x, y), crop in zip(places, crops, strict=True):
                 top, left = max(y, 0), max(x, 0)
                 bottom, right = min(y + side, height), min(x + side, width)
                 if top < bottom and left < right:
-                    part = array[top:bottom, left:right]
-                    crop[top - y : bottom - y, left - x : right - x] = converted(part, self.channels)
-        return scaled(torch.from_numpy(found).to(self.device)).permute(0, 1, 4, 2, 3)
+                    inside = array[top:bottom, left:right]
+                    crop[top - y : bottom - y, left - x : right - x] = converted(inside, self.channels)
+        return scaled(torch.from_numpy(read).to(self.device)).permute(0, 1, 4, 2, 3)
 
     def sampled(self, most: int) -> list[UInt8[Tensor, "C y x"]]:
         """Return every s-th pixel of each image, with the smallest s for at most `most` rows and columns."""
-        found = []
+        samples = []
         for array in self.pixels:
             step = ceil(max(array.shape[:2]) / most)
-            rows, columns = (slice(min(step // 2, length - 1), length, step) for length in array.shape[:2])
-            part = array[rows, columns]
-            found.append(torch.from_numpy(converted(part, self.channels).copy()).permute(2, 0, 1))
-        return found
+            down, across = (slice(min(step // 2, length - 1), length, step) for length in array.shape[:2])
+            pixels = converted(array[down, across], self.channels)
+            samples.append(torch.from_numpy(pixels.copy()).permute(2, 0, 1))
+        return samples
 
     def overview(self, side: int) -> Float[Tensor, "B C {side} {side}"]:
         """Downsample the images to side x side pixels, once: what was computed is kept.
@@ -117,16 +117,16 @@ def overview(images: Float[Tensor, "B C Y X"] | Images, side: int) -> Float[Tens
     return images.overview(side) if isinstance(images, Images) else F.adaptive_avg_pool2d(images, side)
 
 
-def converted(part: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+def converted(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
     """Convert pixels (y, x) or (y, x, c) to (y, x, 1) grey or (y, x, 3) colours (grey has three equal ones)."""
-    part = np.asarray(part)
-    if part.ndim == 2:
-        part = part[..., None]
-    if part.shape[2] == channels:
-        return part
+    pixels = np.asarray(pixels)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.shape[2] == channels:
+        return pixels
     if channels == 3:
-        return np.broadcast_to(part, (*part.shape[:2], 3))
-    return ((part @ LUMA + 2**15) >> 16).astype(np.uint8)[..., None]
+        return np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return ((pixels @ LUMA + 2**15) >> 16).astype(np.uint8)[..., None]
 
 
 def luma(images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B 1 Y X"]:
@@ -136,5 +136,6 @@ def luma(images: Float[Tensor, "B 3 Y X"]) -> Float[Tensor, "B 1 Y X"]:
 
 
 def scaled(pixels: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Intensities from 0 to 1. Multiplies: devices divide differently; 255 gives 1."""
+    """Convert pixels from 0 to 255 to intensities from 0 to 1; 255 gives exactly 1. Multiplies, because devices divide
+    differently."""
     return pixels.float().mul_(1 / 255)

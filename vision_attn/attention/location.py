@@ -1,4 +1,4 @@
-"""Scores that use the positions of regions: each by itself, or where attention was and where it should be next."""
+"""Scores that use the positions of regions, the previous map, or a predicted position."""
 
 import torch
 from jaxtyping import Float
@@ -107,7 +107,7 @@ class ContentLocation(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
+        """Return k_i = W_a a_i + b. Raises UserError if the number of regions is not that of `grid`."""
         if -1 not in self.grid and regions.shape[1] != self.grid[0] * self.grid[1]:
             raise UserError(
                 f"ContentLocation was built for grid={self.grid}, but images have {regions.shape[1]} regions"
@@ -115,13 +115,16 @@ class ContentLocation(Score):
         return self.key(regions)
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
-        """The map before the first word: zeros."""
+        """Return the map before the first word: zeros."""
         return at_least_float32(keys.new_zeros(len(keys), rows, keys.shape[1]))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is alpha_{t-1}."""
+        """Compute the scores of one word.
+
+        carry: alpha_{t-1}.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         previous = self.start(keys, query.shape[1]) if carry is None else carry
@@ -131,7 +134,7 @@ class ContentLocation(Score):
         return scores, previous
 
     def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
-        """alpha_t."""
+        """Return alpha_t."""
         return alpha
 
     def pairs(self, query: Tensor, keys: Tensor, features: Tensor) -> Tensor:
@@ -177,7 +180,10 @@ class GaussianMixture(Score):
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L 0"], carry: Float[Tensor, "B R K"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R K"]]:
-        """`carry` is kappa_{t-1}. Return log phi and kappa_t."""
+        """Return log phi and kappa_t.
+
+        carry: kappa_{t-1}.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L 0", "float", B=query.shape[0], hint=UNPROJECTED)
         alpha, beta, kappa = at_least_float32(self.query(query)).chunk(3, dim=-1)
@@ -241,17 +247,20 @@ class Coverage(Score):
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / attention_size**0.5)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b."""
+        """Return k_i = W_a a_i + b."""
         return self.key(regions)
 
     def start(self, keys: Float[Tensor, "B L A"], rows: int) -> Float[Tensor, "B R L"]:
-        """Nothing has been read."""
+        """Return c_1 = 0: nothing has been read."""
         return at_least_float32(keys.new_zeros(len(keys), rows, keys.shape[1]))
 
     def forward(
         self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Float[Tensor, "B R L"] | None = None
     ) -> tuple[Float[Tensor, "B R L"], Float[Tensor, "B R L"]]:
-        """`carry` is c_t."""
+        """Compute the scores of one word.
+
+        carry: c_t.
+        """
         require("query", query, "B R H", "float", hint=ROWS)
         require("keys", keys, "B L A", "float", B=query.shape[0], A=len(self.weight), hint=UNPROJECTED)
         covered = self.start(keys, query.shape[1]) if carry is None else carry
@@ -259,7 +268,7 @@ class Coverage(Score):
         return scores, covered
 
     def after(self, carry: Float[Tensor, "B R L"], alpha: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
-        """c_{t+1} = c_t + alpha_t."""
+        """Return c_{t+1} = c_t + alpha_t."""
         return carry + alpha
 
     def pairs(self, query: Tensor, keys: Tensor, covered: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Attention that only moves forward along a line of columns.
+"""Monotonic attention, which only moves forward along a line of columns.
 
-For each character, a search starts at the column that the character before has read, or `advance` columns after it. It
-stops at column j with probability p_ij = sigmoid(e_ij), else it goes on to the next one. The column where it stops is
-read.
+For each character, a search starts at the column that the previous character has read, or `advance` columns after it.
+It stops at column j with probability p_ij = sigmoid(e_ij), else it goes on to the next column. The character reads the
+column where the search stops.
 """
 
 from typing import Literal
@@ -35,10 +35,10 @@ class Monotonic(Attention):
     advance: the smallest number of columns from one character to the next; 0 in the paper. With 1 or more, a column can
         say "stop" by what it shows alone. With 0, only its position tells it from the column that was just read, and
         positions are not learned beyond the lengths of training.
-    at_test: "online" searches; "expectation" looks as in training.
+    at_test: the mode at test time: "online" searches; "expectation" attends as in training.
 
-    Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1; the paper reads
-    nothing then.
+    Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1. In the paper
+    the character then reads nothing.
 
     Fast version: `fast.attend.FastMonotonic`.
     """
@@ -60,7 +60,7 @@ class Monotonic(Attention):
         return "expectation" if self.training else self.at_test
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
-        """The first search starts at the first column."""
+        """Return the map of the first column, where the first search starts."""
         return first_column(regions, rows)
 
     def forward(
@@ -71,7 +71,10 @@ class Monotonic(Attention):
         carry: Float[Tensor, "B R L"] | None = None,
         forced: Forced | None = None,
     ) -> AttentionOutput:
-        """`carry` is the probability that the search starts at each column: alpha_{i-1}, moved by `advance`."""
+        """Compute the map of a character and its context.
+
+        carry: the probability that the search starts at each column: alpha_{i-1}, moved by `advance`.
+        """
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
         energy = at_least_float32(scores) + self.offset
         if self.training and self.noise:
@@ -86,16 +89,18 @@ class Monotonic(Attention):
 class HardMonotonic(Hard):
     """Monotonic attention whose columns are sampled, trained by REINFORCE (Luo et al. 2016, arXiv:1608.01281).
 
-    The decisions to stop or to go on are Bernoulli samples (section 2). Those of a character together are one sample of
-    its column, from alpha_ij: `stopping` with the sampled column of the character before. Their log-probability is
-    log alpha_ij, so that the criterion `ReinforceAttention` serves as for hard attention.
+    The decisions to stop or to go on are Bernoulli samples (section 2). All decisions of a character together are one
+    sample of its column, from alpha_ij: `stopping` with the sampled column of the previous character. Their
+    log-probability is log alpha_ij, so that the criterion `ReinforceAttention` serves as for hard attention.
 
     expectation_probability, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
-    offset: the initial r, a learned number that is added to scores. advance: as for `Monotonic`.
-    at_test: "online" stops at the first column with p_ij > 1/2; "expectation" and "sample" are those of training.
+    offset: the initial r, a learned number that is added to scores.
+    advance: as for `Monotonic`.
+    at_test: the mode at test time: "online" stops at the first column with p_ij > 1/2; "expectation" and "sample" are
+        those of training.
 
-    Differs from the paper: each character stops once, and decisions are computed from annotations by a score; the
-    paper's network runs along the columns and may say a character at each.
+    Differs from the paper: each character stops once, and decisions are computed from annotations by a score. The
+    paper's network runs along the columns and may emit a character at each.
 
     Fast version: `fast.attend.FastHardMonotonic`.
     """
@@ -128,7 +133,10 @@ class HardMonotonic(Hard):
         carry: Float[Tensor, "B R L"] | None = None,
         forced: Forced | None = None,
     ) -> AttentionOutput:
-        """`carry` is where the search starts: the map that the character before has seen, moved by `advance`."""
+        """Compute the map of a character, its sampled column and its context.
+
+        carry: where the search starts: the map that the previous character has seen, moved by `advance`.
+        """
         carry = first_column(regions, scores.shape[1]) if carry is None else carry
         energy = at_least_float32(scores) + self.offset
         stops = (energy > 0).to(energy.dtype) if self.mode == "online" else energy.sigmoid()
@@ -145,8 +153,8 @@ class HardMonotonic(Hard):
 
 
 def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
-    """The map, with what has passed the last column that is not padding back at that column. Scores of padding are
-    -inf, so that no search stops there."""
+    """Move the weight of padding to the last column that is not padding. The scores of padding are -inf, so that no
+    search stops there."""
     padding = scores.isneginf()
     last = (~padding).sum(dim=-1, keepdim=True) - 1
     passed = alpha.masked_fill(~padding, 0).sum(dim=-1, keepdim=True)
@@ -154,13 +162,13 @@ def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]
 
 
 def first_column(regions: Float[Tensor, "B L D"], rows: int) -> Float[Tensor, "B R L"]:
-    """The map of the first column, in float32 or wider."""
+    """Return the map of the first column, in float32 or wider."""
     zeros = at_least_float32(regions.new_zeros(len(regions), rows, regions.shape[1]))
     return torch.cat([torch.ones_like(zeros[..., :1]), zeros[..., 1:]], dim=-1)
 
 
 def moved(alpha: Float[Tensor, "B R L"], columns: int) -> Float[Tensor, "B R L"]:
-    """The map moved forward by some columns. What would pass the last column stays there."""
+    """Move a map forward by some columns. Weight that would pass the last column stays there."""
     columns = min(columns, alpha.shape[-1] - 1)
     if not columns:
         return alpha
@@ -170,7 +178,7 @@ def moved(alpha: Float[Tensor, "B R L"], columns: int) -> Float[Tensor, "B R L"]
 
 
 def stopping(stops: Float[Tensor, "*rows L"], before: Float[Tensor, "*rows L"]) -> Float[Tensor, "*rows L"]:
-    """The probability that a search stops at each column, alpha_i, from p_i and alpha_{i-1} = `before`.
+    """Return alpha_i, the probability that a search stops at each column, from p_i and alpha_{i-1} = `before`.
 
     alpha_ij = p_ij q_ij (Raffel et al. 2017, eq. 14) with q_ij = (1 - p_i,j-1) q_i,j-1 + alpha_i-1,j (eq. 13), the
     probability that the search reaches column j.

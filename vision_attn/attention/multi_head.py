@@ -13,8 +13,8 @@ class MultiHead(nn.Module):
     """Multi-head attention: each head is a scaled dot-product attention, softmax(Q K^T / sqrt(d)) V (Vaswani et al.
     2017, eq. 1), over d = H / (number of heads) features of the projections Q, K and V (section 3.2.2).
 
-    shared_values: whether the values are the keys, V = K: one projection for where to look and for what is seen, as a
-        memory without separate values has. Differs from the paper, where it is False.
+    shared_values: whether the values are the keys, V = K, so that one projection serves both. Differs from the paper,
+        where it is False.
 
     Differs from the paper: the projections have biases.
 
@@ -31,20 +31,23 @@ class MultiHead(nn.Module):
 
     @property
     def projections(self) -> list[Linear]:
-        """The layers of keys and of values; one if they share it."""
+        """The layers of keys and of values; a single one if they share it."""
         return [self.key] if self.value is None else [self.key, self.value]
 
     def split(self, x: Float[Tensor, "N S H"]) -> Float[Tensor, "N K S d"]:
-        """The features of each head, in an order in which they are multiplied without being copied again."""
+        """Split x into the features of each head, in an order in which they are multiplied without another copy."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).contiguous()
 
     def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
-        """The keys and values of what is attended to."""
-        parts = [self.split(layer(x)) for layer in self.projections]
-        return parts[0], parts[-1]
+        """Compute the keys and values of the vectors x that are attended to."""
+        projected = [self.split(layer(x)) for layer in self.projections]
+        return projected[0], projected[-1]
 
     def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
-        """Self-attention of x, without its weights. `visible`, (N, S, S): whether a word sees another."""
+        """Compute self-attention of x, without its weights.
+
+        visible: (N, S, S), whether a word sees another.
+        """
         return self(x, *self.remember(x), visible)[0]
 
     def forward(
@@ -55,14 +58,18 @@ class MultiHead(nn.Module):
         visible: Bool[Tensor, "*N #Q S"] | None = None,
         forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "N Q H"], Float[Tensor, "N K Q S"]]:
-        """`keys` and `values` are those that `remember` returned. Returns the output and the weights of every head.
-        `forced`: weights that take their place."""
+        """Return the output and the weights of every head.
+
+        keys, values: the output of `remember`.
+        visible: whether a query sees a key; None: each sees all.
+        forced: weights that take the place of those of the heads.
+        """
         return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible, forced))
 
     def weighed(
         self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, forced: Forced | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The context of every head, and its weights."""
+        """Return the context of every head, and its weights."""
         scores, size = query @ keys.mT, query.shape[-1]
         if visible is not None:
             scores = scores.masked_fill(~visible.unsqueeze(-3), -torch.inf)

@@ -1,5 +1,5 @@
 """REINFORCE (Williams 1992): an estimate of the gradient of an expected reward with respect to the distribution of
-samples. Used by hard attention and by RAM.
+samples. Hard attention, RAM and self-critical training use it.
 
 grad E[R] = E[(R - b) grad log p(s)] for any baseline b that does not depend on the sample s. The variance of the
 estimate depends on b, and on which rewards are credited to which sample: a sample cannot change earlier rewards.
@@ -63,7 +63,7 @@ class Learned(nn.Module):
     """Learned baseline, b_t = f(state_t) per term, trained by squared error against the returns (b_t in
     Mnih et al. 2014, eq. 3). The state gets no gradient.
 
-    hidden_size: of the hidden layer of f; None makes f linear.
+    hidden_size: the size of the hidden layer of f; None makes f linear.
 
     Fast version: `fast.models.over_time.FastLearned`.
     """
@@ -82,9 +82,10 @@ class Learned(nn.Module):
 class LeaveOneOut(nn.Module):
     """Leave-one-out baseline: the mean return of the other sampled runs of the same row (Kool et al. 2019).
 
-    `num_runs` neighbouring rows are runs of the same row. Has no parameters and no state; each run costs as much as a
-    row. Of the baselines here it has the lowest variance, both per gradient of a caption and per unit of time
-    (docs/results_runs.md), so it is the default.
+    Has no parameters and no state; each run costs as much as a row. Of the baselines here it has the lowest variance,
+    both per gradient of a caption and per unit of time (docs/results_runs.md), so it is the default.
+
+    num_runs: the number of neighbouring rows that are runs of the same row.
     """
 
     def __init__(self, state_size: int, *, num_runs: int = 4):
@@ -100,11 +101,11 @@ class LeaveOneOut(nn.Module):
 
 
 class Estimate(NamedTuple):
-    """What `Reinforce` computes from rewards. Minimise the mean of `loss`."""
+    """The output of `Reinforce`. Minimise the mean of `loss`."""
 
     loss: Float[Tensor, "B R"]
-    """Its gradient estimates that of -(expected return + entropy bonus). Includes the squared error of a learned
-    baseline."""
+    """A loss whose gradient estimates that of -(expected return + entropy bonus). It includes the squared error of a
+    learned baseline."""
     advantage: Float[Tensor, "B R T"]
     """Return minus baseline, for each sample."""
 
@@ -116,9 +117,11 @@ class Reinforce(nn.Module):
     For hard attention this is Xu et al. 2015, eq. 12 with baseline and entropy term; it estimates the gradient of the
     bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
 
-    `baseline`: b_t, constructed with the size of the state. `credit`: which rewards count for a sample: "all" of its
-    row, as in the papers, or those "to go", from its own time step on. `reward_weight`: lambda_r, the weight of
-    rewards; 1 gives the gradient of the expected reward. `entropy_weight`: lambda_e, the weight of the entropy.
+    baseline: b_t, constructed with the size of the state.
+    credit: which rewards count for a sample: "all" of its row, as in the papers, or those "to go", from its own time
+        step on.
+    reward_weight: lambda_r, the weight of rewards; 1 gives the gradient of the expected reward.
+    entropy_weight: lambda_e, the weight of the entropy.
 
     Differs from the authors' code (Xu et al.): rewards are summed over words, and the loss is a mean over captions.
     Their cost is a mean over the batch too, but the gradient that they pass to alpha is not divided by the batch size
@@ -149,7 +152,10 @@ class Reinforce(nn.Module):
         return self.baseline.num_runs
 
     def forward(self, choice: Choice, reward: Float[Tensor, "B R"] | Float[Tensor, "B R T"]) -> Estimate:
-        """`reward`: one for each row, given after its last time step, or one for each time step, 0 past a row's end."""
+        """Return the loss of each row, and the advantage of each sample.
+
+        reward: one for each row, given after its last time step, or one for each time step, 0 past a row's end.
+        """
         float32_or_wider = torch.promote_types(reward.dtype, torch.float32)
         returns, terms = self._returns(choice, reward.detach().to(float32_or_wider))
         value = self.baseline(returns, terms, choice)
@@ -163,7 +169,7 @@ class Reinforce(nn.Module):
         return Estimate(loss, advantage)
 
     def _returns(self, choice: Choice, reward: Tensor) -> tuple[Returns, Returns]:
-        """For each sample, the sum of the rewards that count for it, and their number."""
+        """Return for each sample the sum of the rewards that count for it, and their number."""
         if reward.dim() == 2:
             returns = reward[..., None].expand_as(choice.log_prob)
             return returns, torch.ones_like(returns)
@@ -178,10 +184,10 @@ class Reinforce(nn.Module):
 def gradient_variance(
     advantage: Float[Tensor, "B R T"], alpha: Float[Tensor, "B R T L"], choice: Choice
 ) -> Float[Tensor, ""]:
-    """Mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores whose softmax
-    alpha is; of attention without a softmax, such as `HardMonotonic`, with respect to log alpha as such scores.
+    """Return the mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores
+    whose softmax is alpha. For attention without a softmax, such as `HardMonotonic`, log alpha counts as the scores.
 
-    Nearly the variance of that gradient, since its mean is small in comparison. A better baseline lowers it.
+    This is nearly the variance of that gradient, whose mean is small in comparison. A better baseline lowers it.
     """
     p = choice.log_prob.exp()
     length = 1 - 2 * p + alpha.square().sum(dim=-1)

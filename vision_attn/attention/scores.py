@@ -1,9 +1,9 @@
-"""Scores e_ti: how well the content of each region fits a query, before the softmax. `location` has those that use
-positions.
+"""Scores e_ti: how well the content of each region fits a query, before the softmax. Scores that use positions stand in
+`location`.
 
 A score derives from `Score`. `project(regions) -> keys` runs once per image, outside the word loop;
-`forward(query, keys, carry) -> (scores, carry)` once per word, and `after(carry, alpha) -> carry` when attention has
-made a map of the scores. Keys are held once per image, queries once per row (a caption or a beam).
+`forward(query, keys, carry) -> (scores, carry)` runs once per word, and `after(carry, alpha) -> carry` when attention
+has made a map of the scores. Keys are held once per image, queries once per row (a caption or a beam).
 
 Constructors raise UserError for sizes of regions and queries that a score cannot compare.
 """
@@ -34,7 +34,7 @@ class Score(nn.Module):
         raise UserError(f"{type(self).__name__} must override project(regions)")
 
     def start(self, keys: Tensor, rows: int) -> Nested:
-        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
+        """Return the initial `carry` of `rows` rows: tensors (B, R, ...), or None for a score that remembers nothing.
 
         The carry is part of the captioner's state, so beam search reorders it.
         """
@@ -47,8 +47,8 @@ class Score(nn.Module):
         raise UserError(f"{type(self).__name__} must override forward(query, keys, carry)")
 
     def after(self, carry: Nested, alpha: Float[Tensor, "B R L"]) -> Nested:
-        """Return the carry for the next word, of the one that `forward` returned and alpha_t, the map of this word.
-        Override it for a score that sees earlier maps."""
+        """Return the carry for the next word, computed from the one that `forward` returned and from alpha_t, the map
+        of this word. Override it for a score that sees earlier maps."""
         return carry
 
 
@@ -69,11 +69,11 @@ class Additive(Score):
         self.query = Linear(query_size, attention_size, bias=False)
         self.weight = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) * gain / attention_size**0.5)
         with torch.no_grad():
-            for part in (self.key.weight, self.key.bias, self.query.weight):
-                part.div_(gain)
+            for parameter in (self.key.weight, self.key.bias, self.query.weight):
+                parameter.div_(gain)
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """k_i = W_a a_i + b."""
+        """Return k_i = W_a a_i + b."""
         return self.key(regions)
 
     def forward(
@@ -85,8 +85,8 @@ class Additive(Score):
 
 
 class Even(Score):
-    """The same score of all regions: attention is their mean, whatever the query. The encoder-decoder without attention
-    to which Yao et al. 2015 compare theirs."""
+    """The same score for all regions, whatever the query: attention is their mean. This is the encoder-decoder without
+    attention to which Yao et al. 2015 compare theirs."""
 
     def __init__(self, region_size: int, query_size: int):
         super().__init__()
@@ -148,7 +148,9 @@ class Cosine(Dot):
     SHORTEST = 1e-4
 
     def __init__(self, region_size: int, query_size: int, *, sharpness: float = 10.0):
-        """`sharpness`: the initial tau."""
+        """
+        sharpness: the initial tau.
+        """
         super().__init__(region_size, query_size)
         check_range("Cosine", 1e-3, 1e4, sharpness=sharpness)
         self.log_sharpness = nn.Parameter(torch.tensor(float(sharpness)).log())
@@ -164,7 +166,8 @@ class Cosine(Dot):
         return (self.log_sharpness.exp() * self._of_length_1(query)).to(keys.dtype) @ keys.mT, None
 
     def _of_length_1(self, vectors: Tensor) -> Tensor:
-        """In float32 or wider, since squares of float16 overflow and underflow; returned as it was given."""
+        """Normalise vectors to length 1, in float32 or wider, since squares of float16 overflow and underflow. Returns
+        the dtype of `vectors`."""
         return F.normalize(at_least_float32(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
 
 
@@ -192,7 +195,7 @@ class Kernel(Dot):
         self, query: Float[Tensor, "B R D"], keys: Float[Tensor, "B L D"], carry: Nested = None
     ) -> tuple[Float[Tensor, "B R L"], Nested]:
         products, carry = super().forward(query, keys)
-        of_query, of_keys = (at_least_float32(part).square().sum(dim=-1) for part in (query, keys))
+        of_query, of_keys = (at_least_float32(vectors).square().sum(dim=-1) for vectors in (query, keys))
         distance = of_query[..., None] + of_keys[:, None] - 2 * products
         return -distance * (-2 * self.log_bandwidth).exp() / 2, carry
 

@@ -1,4 +1,4 @@
-"""Soft attention, and what every attention over regions promises."""
+"""`Attention`, the base of all attention over regions, and `Soft`, the weighted mean of all regions."""
 
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from vision_attn.system.checks import check_range, require
 
 
 class AttentionOutput(NamedTuple):
-    """What attention computes from the scores of one word."""
+    """The output of attention for one word of each row."""
 
     context: Float[Tensor, "B R D"]
     """z_t, the context vector of the word."""
@@ -23,12 +23,12 @@ class AttentionOutput(NamedTuple):
     region: Int[Tensor, "B R"] | None = None
     """The one region that was seen; None where z_t is a mixture of all."""
     carry: Nested = None
-    """What the attention remembers for the next word; see `Attention.start`."""
+    """The attention's memory for the next word; see `Attention.start`."""
 
 
 class Attention(nn.Module):
-    """phi of Xu et al. 2015, eq. 6: maps the scores of regions to z_t, what is seen of them. The defaults are those of
-    a deterministic attention."""
+    """Base class of attentions, phi of Xu et al. 2015, eq. 6: computes the context vector z_t from the scores of
+    regions. Override `forward`. The defaults of the rest are those of a deterministic attention."""
 
     reinforced: bool = False
     """Whether its samples need a score-function estimator (`reinforce.py`)."""
@@ -52,7 +52,7 @@ class Attention(nn.Module):
         return None
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> Nested:
-        """The initial `carry` of `rows` rows: tensors (B, R, ...), or None for an attention that remembers nothing.
+        """Return the initial `carry` of `rows` rows: tensors (B, R, ...), or None if the attention remembers nothing.
 
         The carry is part of the captioner's state, so beam search reorders it.
         """
@@ -65,10 +65,13 @@ class Attention(nn.Module):
         expectation_mask: Bool[Tensor, "B"] | None = None,
         carry: Nested = None,
     ) -> AttentionOutput:
-        """z_t = phi({a_i}, {alpha_ti}) (eq. 6). `expectation_mask` is what `sample_expectation_mask` returned.
+        """Compute z_t = phi({a_i}, {alpha_ti}) (eq. 6).
 
-        Where `steerable`, the last parameter is `forced`: a map that takes the place of alpha_t, by `normalised`,
-        before anything is seen or sampled.
+        An attention that is `steerable` has a last parameter `forced`: a map that takes the place of alpha_t, by
+        `normalised`, before anything is seen or sampled.
+
+        expectation_mask: the output of `sample_expectation_mask`.
+        carry: the `carry` of the previous output, or the output of `start`.
         """
         raise NotImplementedError
 
@@ -79,13 +82,16 @@ class Attention(nn.Module):
         scale: float = 1.0,
         forced: Forced | None = None,
     ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
-        """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
-        scores."""
+        """Return z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5).
+
+        scale: the factor on the scores.
+        forced: a map that takes the place of alpha_t.
+        """
         alpha = normalised(scores if scale == 1 else scores * scale, forced)
         return self.expected(alpha, regions), alpha
 
     def expected(self, alpha: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
-        """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
+        """Return z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13)."""
         return alpha.to(regions.dtype) @ regions
 
     def choice(
@@ -96,9 +102,10 @@ class Attention(nn.Module):
         expectation_mask: Bool[Tensor, "B"] | None,
         state: Float[Tensor, "B R T H"],
     ) -> Choice | None:
-        """The samples of all words with their log-probability and entropy, where `reinforced`; None otherwise.
+        """Return the samples of all words with their log-probability and entropy, where `reinforced`; None otherwise.
 
-        `word_mask` is True at words and False at padding; `state` is the state that each map was computed from.
+        word_mask: True at words and False at padding.
+        state: the state from which each map was computed.
         """
         return None
 
@@ -111,10 +118,10 @@ class Attention(nn.Module):
 
 
 class Soft(Attention):
-    """z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eq. 5 and eq. 13): a mixture of all
-    regions, with an exact gradient.
+    """Soft attention, z_t = sum_i alpha_ti a_i with alpha_t = softmax(e_t) (Xu et al. 2015, eq. 5 and eq. 13): a
+    weighted mean of all regions, with an exact gradient.
 
-    temperature: what the scores are divided by; below 1, maps are sharper. Differs from the paper, where it is 1.
+    temperature: divides the scores; below 1, maps are sharper. Differs from the paper, where it is 1.
 
     Fast version: `fast.attend.FastSoft`.
     """
@@ -139,7 +146,7 @@ class Soft(Attention):
 
 
 class EachRegion(Attention):
-    """Row r of an image sees region r, whatever its score: what a captioner would see, had it looked there alone."""
+    """Row r of an image sees region r alone, whatever its score."""
 
     def forward(
         self,
@@ -159,9 +166,12 @@ def fits(scores: Tensor, regions: Tensor) -> None:
 
 
 def normalised(scores: Float[Tensor, "*rows L"], forced: Forced | None = None) -> Float[Tensor, "*rows L"]:
-    """alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the log-probabilities
-    and entropies computed from it; the context z_t has the type of the regions. Scores that overflowed float16 count as
-    its largest number. forced: a map that takes its place."""
+    """Return alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the
+    log-probabilities and entropies computed from it; the context z_t has the dtype of the regions. Scores that
+    overflowed float16 count as its largest number.
+
+    forced: a map that takes the place of alpha.
+    """
     if scores.dtype == torch.float16:
         scores = scores.clamp(max=torch.finfo(scores.dtype).max)
     alpha = at_least_float32(scores).softmax(dim=-1)
@@ -169,7 +179,10 @@ def normalised(scores: Float[Tensor, "*rows L"], forced: Forced | None = None) -
 
 
 def doubly_stochastic(alpha: Float[Tensor, "B R T L"], real: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B R"]:
-    """sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14); `alpha` is zero past a caption's end.
-    `real`: the regions to sum over, which are not padding; None: all."""
+    """Return sum_i (1 - sum_t alpha_ti)^2 of each caption (Xu et al. 2015, eq. 14).
+
+    alpha: the maps of all words; zero past a caption's end.
+    real: the regions to sum over, those that are not padding; None: all.
+    """
     terms = (1 - at_least_float32(alpha).sum(dim=2)).square()
     return (terms if real is None else terms * real[:, None]).sum(dim=-1)

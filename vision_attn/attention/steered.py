@@ -1,4 +1,4 @@
-"""A captioner that is made to look at chosen regions for chosen words, whatever kind of captioner it is."""
+"""`Steered`: any captioner with a map, made to look at chosen regions for chosen words."""
 
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from vision_attn.system.errors import UserError
 
 
 class Steering(NamedTuple):
-    """Where a captioner is made to look for the first W words of each image; for later ones it looks as it does."""
+    """The maps that a captioner must use for the first W words of each image. For later words it uses its own."""
 
     alpha: Float[Tensor, "B W K L"]
     """The weight of each region, for each of K attention heads in the order of `AttentionMap.heads`, or for all of them
@@ -26,17 +26,17 @@ class Steering(NamedTuple):
     """From 0, where the map stays the captioner's own, to 1, where it is `alpha` alone."""
 
 
-class Memory(NamedTuple):
-    """Held once per image."""
+class SteeredMemory(NamedTuple):
+    """The captioner's memory and the steering. Held once per image."""
 
     own: Nested
-    """The captioner's."""
+    """The captioner's memory."""
     steering: Steering
-    """With a word more, of strength 0."""
+    """The steering, with one more word of strength 0 for all later words."""
 
 
-class State(NamedTuple):
-    """Held once per row; beams reorder it."""
+class SteeredState(NamedTuple):
+    """The captioner's state and the number of words. Held once per row; beams reorder it."""
 
     own: Nested
     number: Int[Tensor, "B R"]
@@ -44,12 +44,12 @@ class State(NamedTuple):
 
 
 class Steered(Captioner):
-    """`captioner` with some of its maps replaced: the map of word t is s_t m_t + (1 - s_t) alpha_t, of the map m_t and
-    the strength s_t of a `Steering`, and its own alpha_t.
+    """`captioner` with some of its maps replaced: the map of word t is s_t m_t + (1 - s_t) alpha_t, with the map m_t
+    and the strength s_t of a `Steering`, and the captioner's own alpha_t.
 
-    Only the map is replaced. All that is computed from it follows: what is seen of the regions, what a score or an
-    attention remembers of the map, and so the state, the word and the words after. Hard attention takes the largest
-    weight of the new map, or samples from it, in its modes "mode" and "sample".
+    Only the map is replaced. Everything that is computed from it follows: the context vector, the carry of the score
+    and of the attention, and so the state, the word and all later words. Hard attention takes the most likely region of
+    the new map in its mode "argmax", or samples from it in its mode "sample".
 
     It decodes as any captioner does. The maps lie in its memory and the number of words in its state, so beams reorder
     it, and a search that is replayed on a GPU reads its own maps. Strengths of 0 leave all as it is.
@@ -82,45 +82,44 @@ class Steered(Captioner):
     def in_mode(self, mode: str) -> AbstractContextManager[None]:
         return self.captioner.in_mode(mode)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[SteeredMemory, SteeredState]:
         memory, state = self.captioner.start(regions, rows)
         B, L = regions.shape[:2]
-        alpha, strength = (part.to(regions.device) for part in self.steering)
+        alpha, strength = (field.to(regions.device) for field in self.steering)
         require("alpha", alpha, "B W K L", "float", B=B, L=L, hint=": a weight for each region of each image")
         if self.padded:
             alpha = alpha * real_regions(regions)[:, None, None]
             total = alpha.sum(dim=-1)
             alpha = alpha / torch.where(total > 0, total, 1)[..., None]
             strength = strength * (total > 0)
-        kind = at_least_float32(regions).dtype
-        alpha, strength = F.pad(alpha.to(kind), (0, 0, 0, 0, 0, 1)), F.pad(strength.to(kind), (0, 0, 0, 1))
+        dtype = at_least_float32(regions).dtype
+        alpha, strength = F.pad(alpha.to(dtype), (0, 0, 0, 0, 0, 1)), F.pad(strength.to(dtype), (0, 0, 0, 1))
         number = torch.zeros(B, rows, dtype=torch.long, device=regions.device)
-        return Memory(memory, Steering(alpha, strength)), State(state, number)
+        return SteeredMemory(memory, Steering(alpha, strength)), SteeredState(state, number)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Memory
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap | None]:
+        self, word: Int[Tensor, "B R"], state: SteeredState, memory: SteeredMemory
+    ) -> tuple[Float[Tensor, "B R V"], SteeredState, AttentionMap | None]:
         forced = of_words(memory.steering, state.number)
-        logits, own, look = self.captioner.step(word, state.own, self.captioner.steer(memory.own, forced))
-        return logits, State(own, state.number + 1), look
+        logits, own, used = self.captioner.step(word, state.own, self.captioner.steer(memory.own, forced))
+        return logits, SteeredState(own, state.number + 1), used
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Word by word, by `step`: log p and the maps that were used."""
+        """Run on given words, one after the other, by `step`. The maps are those that were used."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         memory, state = self.start(regions, words.shape[1])
         log_prob, alpha = [], []
         for before, word in zip(F.pad(words, (1, -1)).unbind(dim=2), words.unbind(dim=2), strict=True):
-            logits, state, look = self.step(before, state, memory)
-            given = at_least_float32(logits).log_softmax(dim=-1).gather(-1, word[..., None]).squeeze(-1)
-            log_prob.append(given)
-            assert look is not None
-            alpha.append(look.alpha)
+            logits, state, used = self.step(before, state, memory)
+            log_prob.append(at_least_float32(logits).log_softmax(dim=-1).gather(-1, word[..., None]).squeeze(-1))
+            assert used is not None
+            alpha.append(used.alpha)
         real = words != PAD
         return Caption(torch.stack(log_prob, dim=2) * real, torch.stack(alpha, dim=2) * real[..., None])
 
 
 def of_words(steering: Steering, number: Int[Tensor, "B R"]) -> Forced:
-    """The maps of the word after `number` words, of each row; of later words than there are maps, the last one's."""
+    """Return the maps of each row's word after `number` words; words after the last map get the last map."""
     B, W = steering.strength.shape[:2]
     index = number.clamp(max=W - 1) + W * torch.arange(B, device=number.device)[:, None]
-    return Forced(*map_tensors(lambda part: part.flatten(0, 1)[index].transpose(1, 2), steering))
+    return Forced(*map_tensors(lambda field: field.flatten(0, 1)[index].transpose(1, 2), steering))

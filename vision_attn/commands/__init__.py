@@ -41,7 +41,7 @@ LONGEST = 2000  # characters of an error message, which may quote a whole file
 
 
 class Parser(argparse.ArgumentParser):
-    """Escapes arguments in error messages: a shell wildcard may expand to any file name."""
+    """A parser that escapes arguments in error messages: a shell wildcard may expand to any file name."""
 
     given: Sequence[str] = ()
     """The command line."""
@@ -57,7 +57,13 @@ class Parser(argparse.ArgumentParser):
         return {option: action for action in self.actions for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
-        taking = [name for one in self.actions if one.nargs == "+" for name in one.option_strings if name in self.given]
+        taking = [
+            name
+            for action in self.actions
+            if action.nargs == "+"
+            for name in action.option_strings
+            if name in self.given
+        ]
         if taking and "are required" in message:
             message += f"; {taking[0]} takes all that follows: name them before it"
         super().error(printable(message))
@@ -167,7 +173,7 @@ _signals: list[int] = []
 
 @contextmanager
 def _noting_signals() -> Iterator[None]:
-    """Within this context, Ctrl-C is noted in `_signals`, and raises KeyboardInterrupt as always."""
+    """Note Ctrl-C in `_signals` within this context; it still raises KeyboardInterrupt."""
     default = signal.default_int_handler
     _signals.clear()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not default:
@@ -195,7 +201,7 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    """The message for an error, and the exit status: 1 where the user, a file or the machine is the cause."""
+    """Return the message for an error, and the exit status: 1 where the user, a file or the machine is the cause."""
     text = str(error) or type(error).__name__
     if type(error).__name__ == "PanicException":  # of a library in Rust: tokenizers or safetensors
         return f"a library failed on an input: {text}", 1

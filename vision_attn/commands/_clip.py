@@ -1,4 +1,4 @@
-"""CLIPScore for `vision-attn score --clip`: finds the images, and embeds them and their references once."""
+"""Compute CLIPScore for `vision-attn score --clip`: find the images, and embed them and their references once."""
 
 from collections.abc import Mapping
 from math import fsum
@@ -14,16 +14,16 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 
 SIDE = 448
-"""Pixels that a photograph keeps at least, more than CLIP sees."""
+"""The smallest side that a photograph is reduced to, in pixels: more than CLIP sees."""
 
 
 class Clip:
     """Scores captions of these images."""
 
     def __init__(self, name: str, photographs: Mapping[Any, Photograph], images: Path | None) -> None:
-        """`name`: a folder, or of the hub; `images`: the folder of images, if they are not in the references.
+        """name: a folder, or a repository of the hub. images: the folder of images, if they are not in the references.
 
-        Raises UserError saying what is missing, and how to come by it.
+        Raises UserError saying what is missing, and how to get it.
         """
         files = [_file(photograph, images) for photograph in photographs.values()]
         opened = open_model(f"transformers:{name}")
@@ -33,15 +33,18 @@ class Clip:
         bar = progress(files, what="images as CLIP sees them", unit="image")
         self.images = self.embeddings.images(open_photograph(file, at_least=SIDE) for file in bar)
         captions = [photograph.captions for photograph in photographs.values()]
-        texts = self.embeddings.texts([caption for each in captions for caption in each])
-        self.references = texts.split([len(each) for each in captions])
+        texts = self.embeddings.texts([caption for references in captions for caption in references])
+        self.references = texts.split([len(references) for references in captions])
 
     def added(self, report: Report, captions: Mapping[Any, str]) -> Report:
-        """The report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same order."""
+        """Return the report with CLIPScore and RefCLIPScore of these captions, one for each image, in the same
+        order."""
         scores = clip_scores(self.embeddings.texts([*captions.values()]), self.images, self.references)
-        means = {name: fsum(one[name] for one in scores) / len(scores) for name in scores[0]}
-        each = {image: {**report.each.get(image, {}), **one} for image, one in zip(captions, scores, strict=True)}
-        return report._replace(metrics=report.metrics | means, each=each)
+        means = {name: fsum(score[name] for score in scores) / len(scores) for name in scores[0]}
+        by_image = {
+            image: {**report.by_image.get(image, {}), **score} for image, score in zip(captions, scores, strict=True)
+        }
+        return report._replace(metrics=report.metrics | means, by_image=by_image)
 
 
 def _file(photograph: Photograph, folder: Path | None) -> Path | Encoded:

@@ -1,4 +1,5 @@
-"""Runs side by side: which can be compared, in which keys they differ, and their metrics with mean and spread."""
+"""Compare runs: group those that can be compared, and find the keys that differ and the metrics, with mean and
+spread."""
 
 import json
 import math
@@ -11,7 +12,7 @@ from vision_attn.system.console import unit_of
 
 SEED = "run.seed"
 APART = {"run.folder"}
-"""Keys in which runs differ anyway."""
+"""The keys in which any two runs differ."""
 TRAINING = frozenset(
     f"data.{name}"
     for name in (
@@ -20,39 +21,39 @@ TRAINING = frozenset(
         "turns", "val_images", "verify", "vocabulary", "vocabulary_images",
     )
 )  # fmt: skip
-"""Keys of the data that change training, or how files are read, but not which images are in the test set."""
+"""The keys of `data` that change training or how files are read, but not which images are in the test set."""
 UNSAID = {"data.words": "spaces"}
-"""What a run has that says nothing of a key of `Compared.test_set`: references are split as captions are."""
+"""The values of keys of `Compared.test_set` that a run does not name: references are split like captions."""
 HEADLINES = (
     "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "pointing", "error", "error_sequence", "bound", "nll",
 )  # fmt: skip
-"""Metrics of the test set that stand in the table without being asked for."""
+"""The metrics of the test set that tables show by default."""
 NO_CURVES = {"step", "epoch", "seconds", "threads"}
-"""Numbers of a log that have no curve."""
+"""The numbers of a log that have no curve."""
 LONGEST = 32
-"""Letters of a setting in a table."""
+"""The largest number of letters of a setting in a table."""
 _CLASS = re.compile(r"[a-z_]\w*(?:\.\w+)*\.[A-Z]\w*")
 
 
 class Compared(NamedTuple):
-    """A run, as far as it is compared."""
+    """The config, the metrics and the log of a run to compare."""
 
     name: str
     config: dict[str, Any]
-    """By keys as on the command line; of a model that was not trained here, the seed alone."""
+    """The config, by keys as on the command line; only the seed for a model that was not trained here."""
     val: dict[str, Any]
-    """Of the best weights, with their `step`."""
+    """The validation metrics of the best weights, with their `step`."""
     test: dict[str, Any]
     lines: list[dict[str, Any]]
-    """Those of metrics.jsonl."""
+    """The lines of metrics.jsonl."""
     position: dict[str, Any]
-    """Where training stands: the epoch, and whether it is done."""
+    """The state of training: the epoch, and whether it is done."""
     number: int = 1
-    """Its place on the command line, from 1, by which tables and charts refer to it."""
+    """The run's place on the command line, from 1, by which tables and charts refer to it."""
 
     @property
     def test_set(self) -> dict[str, Any]:
-        """The keys that tell which images it was tested on. `eval` may have changed them."""
+        """The keys that decide on which images the run was tested. `eval` may have changed them."""
         given = (text.removeprefix("--").split("=", 1) for text in self.test.get("overrides", ()))
         keys = self.config | {pair[0]: pair[1] for pair in given if len(pair) == 2}
         return {
@@ -67,18 +68,19 @@ class Compared(NamedTuple):
 
 
 def tables(runs: Iterable[Compared]) -> list[list[Compared]]:
-    """Runs whose metrics can be compared: of one task, on one test set. In the order of their first runs."""
-    found: list[list[Compared]] = []
-    for one in sorted(runs, key=lambda one: not one.trained_here):
-        for table in found:
-            if not unlike(table[0], one):
-                table.append(one)
+    """Group runs whose metrics can be compared: of one task, on one test set. Groups are in the order of their first
+    runs."""
+    grouped: list[list[Compared]] = []
+    for run in sorted(runs, key=lambda run: not run.trained_here):
+        for table in grouped:
+            if not unlike(table[0], run):
+                table.append(run)
                 break
         else:
-            found.append([one])
-    for table in found:
-        table.sort(key=lambda one: one.number)
-    return sorted(found, key=lambda table: table[0].number)
+            grouped.append([run])
+    for table in grouped:
+        table.sort(key=lambda run: run.number)
+    return sorted(grouped, key=lambda table: table[0].number)
 
 
 def unlike(first: Compared, second: Compared) -> str:
@@ -87,7 +89,7 @@ def unlike(first: Compared, second: Compared) -> str:
     A model that was not trained here has no config, so that its task is known by its metrics, and its test set by the
     data that `eval` was told, and the number of images.
     """
-    told = [one.test_set for one in (first, second)]
+    told = [run.test_set for run in (first, second)]
     if first.trained_here and second.trained_here:
         if first.config.get("task") != second.config.get("task"):
             return f"their tasks differ: {short(first.config.get('task'))} and {short(second.config.get('task'))}"
@@ -98,142 +100,142 @@ def unlike(first: Compared, second: Compared) -> str:
             return "they have no metric in common"
         keys = dict.fromkeys(key for key in told[0] if key in told[1])
     for key in keys:
-        values = [_text(one.get(key, UNSAID.get(key))) for one in told]
+        values = [_text(test_set.get(key, UNSAID.get(key))) for test_set in told]
         if values[0] != values[1]:
             return f"their test sets differ in {key}: {' and '.join(shortest(values))}"
-    counts = [one.test.get("images") for one in (first, second)]
+    counts = [run.test.get("images") for run in (first, second)]
     if None not in counts and counts[0] != counts[1]:
         return f"their test sets have {counts[0]:,} and {counts[1]:,} images"
     return ""
 
 
-def why(found: Sequence[Sequence[Compared]]) -> list[str]:
-    """For each table but the first, why its runs do not stand in the one before."""
+def why(tables: Sequence[Sequence[Compared]]) -> list[str]:
+    """Say for each table but the first why its runs are not in the one before."""
     lines = []
-    for number, table in enumerate(found[1:], start=2):
-        reasons = [(unlike(other[0], table[0]), place) for place, other in enumerate(found[: number - 1], start=1)]
-        reason, place = next((one for one in reasons if "test sets" in one[0]), reasons[0])
+    for number, table in enumerate(tables[1:], start=2):
+        reasons = [(unlike(other[0], table[0]), place) for place, other in enumerate(tables[: number - 1], start=1)]
+        reason, place = next((entry for entry in reasons if "test sets" in entry[0]), reasons[0])
         lines.append(f"tables {place} and {number} are apart, since {reason}")
     return lines
 
 
 def named(table: Sequence[Compared]) -> str:
-    """The title of a table: the task and the data of its runs."""
-    first = next((one for one in table if one.trained_here), table[0])
+    """Return the title of a table: the task and the data of its runs."""
+    first = next((run for run in table if run.trained_here), table[0])
     told = [short(first.config.get(key)) for key in ("task", "data") if first.config.get(key) is not None]
     return " on ".join(told) or "Models that were not trained here"
 
 
 def different(runs: Sequence[Compared]) -> list[str]:
-    """The keys whose values are not the same in all runs."""
-    keys = dict.fromkeys(key for one in runs for key in one.config if key not in APART)
-    return [key for key in keys if any(one.config.get(key) != runs[0].config.get(key) for one in runs)]
+    """Return the keys whose values are not the same in all runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.config if key not in APART)
+    return [key for key in keys if any(run.config.get(key) != runs[0].config.get(key) for run in runs)]
 
 
 def told_keys(runs: Sequence[Compared]) -> tuple[list[str], int]:
-    """The keys of `different` that a table tells, and the number of the others: some runs lack them, since their class
-    is another, which is told. A model that was not trained here has no keys to differ in."""
-    keys = different([one for one in runs if one.trained_here])
-    whole = [key for key in keys if all(key in one.config for one in runs if one.trained_here)]
+    """Return the keys of `different` that a table shows, and the number of the others, which some runs lack since their
+    class differs (the class is shown). A model that was not trained here has no keys to differ in."""
+    keys = different([run for run in runs if run.trained_here])
+    whole = [key for key in keys if all(key in run.config for run in runs if run.trained_here)]
     told = [key for key in keys if key in whole or not any(key.startswith(f"{above}.") for above in whole)]
     return told, len(keys) - len(told)
 
 
 def metric_names(runs: Sequence[Compared], wanted: Sequence[str] | None) -> list[tuple[str, str]]:
-    """The split and the name of each metric of a table: the `wanted` ones on both splits, or those that selected the
-    best weights, and of the test set also the usual ones."""
-    chosen = wanted or list(dict.fromkeys(str(one.config.get("run.metric")) for one in runs if one.trained_here))
+    """Return the split and the name of each metric of a table: the `wanted` ones on both splits; by default those that
+    selected the best weights, and `HEADLINES` on the test set."""
+    chosen = wanted or list(dict.fromkeys(str(run.config.get("run.metric")) for run in runs if run.trained_here))
     names = [(split, name) for name in chosen for split in ("val", "test")]
-    more = [] if wanted else [("test", name) for name in HEADLINES if any(name in one.test for one in runs)]
+    more = [] if wanted else [("test", name) for name in HEADLINES if any(name in run.test for run in runs)]
     return list(dict.fromkeys([*names, *more]))
 
 
-class Row(NamedTuple):
-    """A run of a table, or the mean of runs that differ in nothing but their seed."""
+class ComparisonRow(NamedTuple):
+    """A row of a table: a run, or the mean of runs that differ only in their seed."""
 
     run: Compared | None
     seeds: int
-    """How many runs it is the mean of; 1 for a run."""
+    """The number of runs in the mean; 1 for a run."""
     values: list[float | None]
-    """By the metrics of the table."""
+    """A value for each metric of the table."""
     spread: list[float | None]
     """Their standard deviations over seeds; empty for a run."""
 
 
-def rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[Row]:
-    """The rows of a table: each run, and below runs that differ in their seed alone their mean."""
-    found = []
+def comparison_rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[ComparisonRow]:
+    """Return the rows of a table: each run, and below runs that differ only in their seed their mean."""
+    listed = []
     for group in _seeds(runs):
-        numbers = [[_number(getattr(one, split).get(name)) for split, name in names] for one in group]
-        found += [Row(one, 1, values, []) for one, values in zip(group, numbers, strict=True)]
-        if len(group) > 1 and len({one.config.get(SEED) for one in group}) == len(group):  # not the same run twice
+        numbers = [[_number(getattr(run, split).get(name)) for split, name in names] for run in group]
+        listed += [ComparisonRow(run, 1, values, []) for run, values in zip(group, numbers, strict=True)]
+        if len(group) > 1 and len({run.config.get(SEED) for run in group}) == len(group):  # not the same run twice
             columns = [[value for value in column if value is not None] for column in zip(*numbers, strict=True)]
             full = [column if len(column) == len(group) else [] for column in columns]
-            means, spread = ([of(one) if one else None for one in full] for of in (mean, stdev))
-            found.append(Row(None, len(group), means, spread))
-    return found
+            means, spread = ([of(column) if column else None for column in full] for of in (mean, stdev))
+            listed.append(ComparisonRow(None, len(group), means, spread))
+    return listed
 
 
 def _seeds(runs: Sequence[Compared]) -> list[list[Compared]]:
-    """Runs that differ in nothing but their seed, together. A model that was not trained here is alone."""
+    """Group runs that differ only in their seed. A model that was not trained here is a group of its own."""
     groups: dict[str, list[Compared]] = {}
-    for one in runs:
-        rest = {key: value for key, value in one.config.items() if key not in APART | {SEED}} or one.number
-        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(one)
+    for run in runs:
+        rest = {key: value for key, value in run.config.items() if key not in APART | {SEED}} or run.number
+        groups.setdefault(json.dumps(rest, sort_keys=True, default=str), []).append(run)
     return list(groups.values())
 
 
-def labelled(one: Compared) -> str:
-    """A run in a legend."""
-    return f"{one.number} {one.name}"
+def labelled(run: Compared) -> str:
+    """Return the label of a run in a legend."""
+    return f"{run.number} {run.name}"
 
 
 def curves(
     runs: Iterable[Compared], wanted: Sequence[str] | None = None
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """By the name of a number and the label of a run, what its log says of it. wanted: of these metrics alone."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for one in runs:
-        for line in one.lines:
+    """Return the curves in the logs by the name of a number and the label of a run. wanted: only these metrics."""
+    by_number: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for run in runs:
+        for line in run.lines:
             for name, value in line.items():
                 asked = not wanted or name.rpartition("/")[2] in wanted
                 if asked and name not in NO_CURVES and is_number(value) and is_number(line.get("step")):
-                    points = found.setdefault(name, {}).setdefault(labelled(one), [])
+                    points = by_number.setdefault(name, {}).setdefault(labelled(run), [])
                     points.append((float(line["step"]), float(value)))
-    return found
+    return by_number
 
 
 def tested(runs: Sequence[Compared], wanted: Sequence[str] | None) -> dict[str, dict[str, float]]:
-    """By the name of a metric and the label of a run, the metrics of the test set."""
-    found: dict[str, dict[str, float]] = {}
+    """Return the metrics of the test set by the name of a metric and the label of a run."""
+    groups: dict[str, dict[str, float]] = {}
     for split, name in metric_names(runs, wanted):
-        values: dict[str, Any] = {labelled(one): one.test.get(name) for one in runs if split == "test"}
+        values: dict[str, Any] = {labelled(run): run.test.get(name) for run in runs if split == "test"}
         if there := {label: float(value) for label, value in values.items() if is_number(value)}:
-            found[f"test/{name}"] = there
-    return found
+            groups[f"test/{name}"] = there
+    return groups
 
 
 def unfinished(runs: Iterable[Compared]) -> list[str]:
-    """A line for each run whose training is not done."""
+    """Return a line for each run whose training is not done."""
     return [
-        f"{one.name} is not finished: epoch {one.position.get('epoch')} is done"
-        for one in runs
-        if one.position.get("done") is False
+        f"{run.name} is not finished: epoch {run.position.get('epoch')} is done"
+        for run in runs
+        if run.position.get("done") is False
     ]
 
 
 def written(value: float | None, name: str, unknown: str = "-") -> str:
-    """A metric in a table, with its unit; `unknown` where there is none."""
+    """Format a metric for a table, with its unit; `unknown` where there is none."""
     return unknown if value is None else f"{value:.4f}{unit_of(name)}"
 
 
 def settings(runs: Sequence[Compared], key: str) -> list[str]:
-    """The value of a key in each run, short enough for a table; "-" where a run lacks it."""
-    return shortest([_text(one.config[key]) if key in one.config else "-" for one in runs])
+    """Return the value of a key in each run, short enough for a table; "-" where a run lacks it."""
+    return shortest([_text(run.config[key]) if key in run.config else "-" for run in runs])
 
 
 def shortest(texts: Sequence[str]) -> list[str]:
-    """Shorten dotted paths to their class, and long texts, as long as those that differ still do."""
+    """Shorten dotted paths to their class, and long texts, as long as different texts stay different."""
     brief = [short(text) for text in texts]
     return brief if len(set(brief)) == len(set(texts)) else list(texts)
 

@@ -1,4 +1,4 @@
-"""Files that a command line names: the images to read, and the places to write, which are tested before long work."""
+"""Find the images that a command line names, and test the places to write to before long work."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vision_attn.data.images.open import Encoded
 
 
-class Found(NamedTuple):
+class ImagePaths(NamedTuple):
     """The images to read, notes and errors; each text is one line."""
 
     files: "list[Path | Encoded]"
@@ -34,7 +34,7 @@ def place(text: str) -> Path:
 
 
 def add_image_arguments(parser: argparse.ArgumentParser, verb: str, *, image: str, out: str, json: str) -> None:
-    """Images, and the options of commands that read them; the texts are their help."""
+    """Add the images and the options of commands that read them; the texts are their help."""
     several = "+" if verb == "caption" else "*"  # without a RUN, the first image stands in its place
     parser.add_argument("images", nargs=several, type=place, metavar="IMAGE", help=f"{image}, or a folder of them")
     parser.add_argument("--recursive", action="store_true", help=f"{verb} the images in subfolders too")
@@ -56,7 +56,7 @@ def _places(text: str) -> list[tuple[float, ...] | None]:
 
 
 def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
-    """--figure and its size; `figure` says what it shows."""
+    """Add --figure and its size; `figure` says what it shows."""
     parser.add_argument(
         "--figure", type=place, metavar="FILE", help=f"also write a figure for a paper, .pdf, .svg or .png: {figure}"
     )
@@ -66,7 +66,7 @@ def add_figure_arguments(parser: argparse.ArgumentParser, figure: str) -> None:
 
 
 def add_words(parser: argparse.ArgumentParser) -> None:
-    """--words, of figures of captions."""
+    """Add --words, for figures of captions."""
     parser.add_argument(
         "--words", nargs="+", metavar="WORD",
         help="of --figure: a row for each photograph, with the map and the overlay of each of these words",
@@ -74,15 +74,15 @@ def add_words(parser: argparse.ArgumentParser) -> None:
 
 
 def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `result.write_figure` that the arguments give. Raises UserError, before long work, if the figure
-    cannot be written, or if there are options of a figure without --figure."""
+    """Return the options of `result.write_figure` that the arguments give. Raises UserError, before long work, if the
+    figure cannot be written, or if there are options of a figure without --figure."""
     given = {name: getattr(arguments, name) for name in ("width", "dpi", "dark")}
     given["words"] = vars(arguments).get("words")
     options = {name: value for name, value in given.items() if value not in (None, False)}
     no_images("words", given["words"])
     if arguments.figure is None:
         if options:
-            raise UserError(f"--{next(iter(options))} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{next(iter(options))} applies to a figure: add --figure FILE.pdf")
         return {}
     from vision_attn.viz.figures.paper import Paper, ending_of
     from vision_attn.viz.figures.signature import is_signed
@@ -96,7 +96,7 @@ def figure_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options: Mapping[str, Any]) -> None:
-    """Write --figure, if it was asked for, of one result or of several together, and say where."""
+    """Write the figure of one result or of several together, if --figure was given, and say where."""
     from vision_attn.results.result_list import ResultList
 
     if arguments.figure and results:
@@ -105,7 +105,7 @@ def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options:
 
 
 def no_images(option: str, values: Sequence[str] | None) -> None:
-    """Raise UserError if an option that takes several values has taken in a photograph that was named after it."""
+    """Raise UserError if an option that takes several values has also taken a photograph named after it."""
     from vision_attn.data.images.open import ENDINGS
 
     for value in values or ():
@@ -122,45 +122,45 @@ def images_of(
     endings: Collection[str] | None = None,
     films: bool = False,
     pictured: bool = True,
-) -> Iterator[tuple[Iterator["Path | Encoded"], Found]]:
-    """Within this context, the results of all images that a command names are made and printed.
+) -> Iterator[tuple[Iterator["Path | Encoded"], ImagePaths]]:
+    """Make and print the results of all images that a command names within this context.
 
-    Yields the images with a progress bar (`what`, `unit`), and what was found, whose notes and complaints the command
-    may add to. They are printed at the end. With `--out` or `--figure`, all is written even if the reader of the output
-    leaves. Pictures of an earlier call are removed from `--out`, and files of others stay (`_old_pictures`).
-    pictured: whether a picture of each image is written there.
+    Yields the images with a progress bar (`what`, `unit`), and the `ImagePaths`, to whose notes and complaints the
+    command may add. They are printed at the end. With `--out` or `--figure`, everything is written even if the reader
+    of the output leaves. Pictures of an earlier call are removed from `--out`, and files of others stay
+    (`_old_pictures`). pictured: whether a picture of each image is written there.
     """
     from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-    from vision_attn.fast.choice import without_loops
+    from vision_attn.fast.versions import without_loops
     from vision_attn.results.images import name_of
     from vision_attn.results.result_list import BATCH
-    from vision_attn.viz.sheet import picture_name
+    from vision_attn.viz.panel_sheets import picture_name
 
     if hasattr(sys.stdout, "reconfigure"):  # names of files may be any bytes
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     if arguments.out:
         check_writable(arguments.out, "--out")
-    found = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
-    for file in found.files:
+    paths = photographs(arguments.images, recursive=arguments.recursive, endings=endings, films=films)
+    for file in paths.files:
         if isinstance(file, Path):
             reads(file)
     if arguments.out:
         others_kept(arguments.out)
         writes(arguments.out / "index.html", "--out")
-        for number, file in enumerate(found.files if pictured else (), start=1):
+        for number, file in enumerate(paths.files if pictured else (), start=1):
             picture = arguments.out / picture_name(number, Path(name_of(file, number)).name)
             for name in (picture, picture.with_suffix(".gif")) if films else (picture,):
                 writes(name, "--out")
 
     def files() -> Iterator["Path | Encoded"]:
-        yield from progress(found.files, what=what, unit=unit)
+        yield from progress(paths.files, what=what, unit=unit)
 
     written = arguments.out is not None or vars(arguments).get("figure") is not None
-    with to_the_end(written), without_loops(len(found.files) <= BATCH), old_pictures_removed(arguments.out):
-        yield files(), found
-        for line in found.notes:
+    with to_the_end(written), without_loops(len(paths.files) <= BATCH), old_pictures_removed(arguments.out):
+        yield files(), paths
+        for line in paths.notes:
             complain(line)
-        for line in found.complaints:
+        for line in paths.complaints:
             complain(line, error=True)
 
 
@@ -170,44 +170,44 @@ def photographs(
     recursive: bool = False,
     endings: Collection[str] | None = None,
     films: bool = False,
-) -> Found:
-    """Return the named files, and the images in the named folders, sorted by name. films: the films instead, which are
-    files, or folders of frames.
+) -> ImagePaths:
+    """Return the named files and the images in the named folders, sorted by name; with `films` the films, which are
+    files or folders of frames.
 
-    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are
-    ignored, links to folders are not followed (they could form a cycle), and files that are not regular (pipes,
-    devices) are skipped with a note. Of a dataset (`hub_datasets`), all photographs are returned that it holds.
+    Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are ignored,
+    links to folders are not followed (they could form a cycle), and files that are not regular (pipes, devices) are
+    skipped with a note. A dataset (`hub_datasets`) gives all its photographs.
     """
     from vision_attn.data.films.files import FILM_ENDINGS, is_film
     from vision_attn.data.images.open import ENDINGS
     from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, photographs_of
 
-    found = Found([], [], [])
+    paths = ImagePaths([], [], [])
     recognised = endings or (FILM_ENDINGS if films else ENDINGS)
     for place in places:
         if films and os.path.isdir(place) and is_film(place):
-            found.files.append(place)
+            paths.files.append(place)
         elif place.suffix.lower() not in ENDINGS and is_dataset(place):
             reads(place)
-            found.files.extend(photographs_of(place))
+            paths.files.extend(photographs_of(place))
         elif os.path.isdir(place):  # Path.is_dir raises for names that are too long
-            _search(place, recursive, found, recognised, is_film if films else None)
+            _search(place, recursive, paths, recognised, is_film if films else None)
         elif not films and place.suffix.lower() in FILM_ENDINGS - ENDINGS:
-            found.complaints.append(
+            paths.complaints.append(
                 f"{place} is a film: name a captioner of films before it, as weights/drawn_films is"
             )
         else:
-            found.files.append(place)
-    return found
+            paths.files.append(place)
+    return paths
 
 
 def _search(
-    place: Path, recursive: bool, found: Found, endings: Collection[str], is_film: Callable[[Path], bool] | None
+    place: Path, recursive: bool, paths: ImagePaths, endings: Collection[str], is_film: Callable[[Path], bool] | None
 ) -> None:
-    """Add the images of the folder `place` to `found`, or with `is_film` its films."""
-    before, subfolders, links = len(found.files), 0, 0
+    """Add the images of the folder `place` to `paths`, or with `is_film` its films."""
+    before, subfolders, links = len(paths.files), 0, 0
     others: list[str] = []
-    for folder, below, names in _walk(place, found.complaints):
+    for folder, below, names in _walk(place, paths.complaints):
         links += sum(os.path.islink(folder / name) for name in below)
         below[:] = [name for name in below if not os.path.islink(folder / name)]
         for name in names:
@@ -215,17 +215,17 @@ def _search(
             if path.suffix.lower() not in endings:
                 others.append(name)
             elif os.path.exists(path) and not os.path.isfile(path):
-                found.notes.append(f"{path} is not a regular file and was skipped")
+                paths.notes.append(f"{path} is not a regular file and was skipped")
             else:
-                found.files.append(path)
+                paths.files.append(path)
         framed = [name for name in below if is_film and is_film(folder / name)]
-        found.files.extend(folder / name for name in framed)
+        paths.files.extend(folder / name for name in framed)
         below[:] = [name for name in below if name not in framed]
         subfolders += len(below)
         if not recursive:
             below.clear()
     what, article = ("film", "a") if is_film else ("image", "an")
-    none, some = len(found.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
+    none, some = len(paths.files) == before, ", ".join(map(printable, others[:3])) + ", ..." * (len(others) > 3)
     told = {
         f"no {what}s in this folder": none,
         f"skipped {plural(len(others), 'file')} without {article} {what} extension ({some})": others,
@@ -233,7 +233,7 @@ def _search(
         f"{plural(links, 'link')} to folders not followed": links and recursive,
     }
     if any(told.values()):
-        lines = found.complaints if none else found.notes
+        lines = paths.complaints if none else paths.notes
         lines.append(f"{place}: {'; '.join(line for line, holds in told.items() if holds)}")
 
 

@@ -1,4 +1,4 @@
-"""Suggestions for errors on the command line: a similar config file, or a similar key of the config."""
+"""Suggest a similar config file or a similar key of the config for errors on the command line."""
 
 import argparse
 import difflib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # or `--help` would import torch
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """CONFIG, and any option for its keys."""
+    """Add CONFIG, and any option for its keys."""
     text = "a file such as configs/sat_soft_scenes.yaml, or the name of an included one"
     parser.add_argument("config", metavar="CONFIG", help=text)
     parser.set_defaults(overrides=[])
@@ -90,7 +90,7 @@ def _similar(stem: str, files: Sequence[Path]) -> list[str]:
 
 
 def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str] = ()) -> str:
-    """The message of `error`, with the keys of `config` that end in the same or a similar name.
+    """Return the message of `error`, with the keys of `config` that end in the same or a similar name.
 
     For example, `--run.epochs` is suggested for `--epochs`. `options` are those of the verb. The message is unchanged
     if no key is similar, or if the key begins correctly and the message has a suggestion already.
@@ -106,7 +106,7 @@ def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str]
     name = key.rpartition(".")[2].replace("-", "_")
     similar = partial(difflib.get_close_matches, name, places)
     names = [name] if name in places else similar(n=2, cutoff=0.75) or similar(n=1, cutoff=0.65)
-    close = [f"--{path}" for each in names for path in sorted(places[each], key=lambda path: path.count("."))[:3]]
+    close = [f"--{path}" for name in names for path in sorted(places[name], key=lambda path: path.count("."))[:3]]
     if f"--{key}" in close:  # an option of other verbs
         return f"--{key} is no option of this command"
     return f"--{key}: there is no such key; did you mean {' or '.join(close)}?" if close else message
@@ -118,12 +118,12 @@ def joined(words: Sequence[str], known: Container[str]) -> list[str]:
     The parser does not know that options of a config take a value: it would take `3` in `--run.epochs 3 CONFIG` for
     CONFIG.
     """
-    found: list[str] = []
+    parts: list[str] = []
     for word in words:
-        before = found[-1] if found else ""
+        before = parts[-1] if parts else ""
         alone = before.startswith("--") and len(before) > 2 and "=" not in before and before not in known
         if alone and not word.startswith("--"):
-            found[-1] = f"{before}={word}"
+            parts[-1] = f"{before}={word}"
         else:
-            found.append(word)
-    return found
+            parts.append(word)
+    return parts

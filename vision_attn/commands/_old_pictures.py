@@ -1,4 +1,4 @@
-"""The page and the pictures of an earlier call in the same folder: replaced or removed, and nothing else.
+"""Replace or remove the page and the pictures that an earlier call wrote into the same folder, and nothing else.
 
 The page `index.html` of a call ends with the names and digests of the pictures that were written with it, and of the
 page itself. The next call into this folder may replace these files, and removes pictures that it has not written
@@ -19,21 +19,22 @@ from vision_attn.system.inputs import PICTURES, WRITER, is_read, keeps
 
 PAGE = "index.html"
 TAIL = 1 << 20
-"""Bytes at the end of a page in which the list is looked for."""
+"""The number of bytes at the end of a page that are searched for the list."""
 UNFINISHED = b"<p>This call was interrupted: run the command again.</p>\n"
-"""The page of a call that has drawn pictures, but no page yet."""
+"""The content of the page while a call has drawn pictures, but not its page."""
 MARKS = {
     ".html": b'<meta name="generator" content="vision_attn">',
     ".png": b"Software\0" + WRITER.encode(),
     ".gif": WRITER.encode(),
 }
-"""What a page and a picture of this package hold in their first `HEAD` bytes."""
+"""The marks of a page and a picture of this package in their first `HEAD` bytes."""
 HEAD = 1 << 16
 _LIST = re.compile(rb"<!-- pictures: (\{[^<>]*\}) -->\s*\Z")
 
 
 def others_kept(folder: Path) -> None:
-    """Let no page or picture in `folder` be replaced that no earlier call wrote, or that has changed since."""
+    """Raise UserError if a page or picture in `folder` would be replaced that no earlier call wrote, or that has
+    changed since."""
     listed = _listed(folder / PAGE)
     for name in _names(folder):
         path = folder / name
@@ -43,9 +44,9 @@ def others_kept(folder: Path) -> None:
 
 @contextmanager
 def old_pictures_removed(folder: Path | None) -> Iterator[None]:
-    """Within this context, a command writes a page and pictures into `folder`, and replaces none but those of an
-    earlier call. Then the others of that call are removed, and the page is given the list of the new ones. Nothing is
-    removed after an error, nor without a page."""
+    """Let a command write a page and pictures into `folder` within this context, replacing only those of an earlier
+    call. Afterwards the other pictures of that call are removed, and the page gets the list of the new ones. Nothing is
+    removed after an error, or without a page."""
     if folder is None:
         yield
         return
@@ -72,7 +73,7 @@ def old_pictures_removed(folder: Path | None) -> Iterator[None]:
 
 
 def _list(folder: Path, names: set[str]) -> None:
-    """Give the page its list, in the place of one that it has."""
+    """Write the list into the page, replacing an older one."""
     if not names:
         return
     content = _content(folder / PAGE) if PAGE in names else UNFINISHED
@@ -84,28 +85,29 @@ def _list(folder: Path, names: set[str]) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """The page and the pictures in a folder, and links of such names."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return [path.name for path in found if path.suffix in PICTURES or path.name == PAGE]
+    """Return the names of the page and the pictures in a folder, and of links with such names."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return [path.name for path in paths if path.suffix in PICTURES or path.name == PAGE]
 
 
 def _found(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """By their names, what changes when the page and pictures of a folder are written again."""
-    found = {}
+    """Return the inode, time and size of the page and pictures in a folder by name: these change when a file is written
+    again."""
+    pages = {}
     for path in (folder / name for name in _names(folder)):
         if path.is_file() and not path.is_symlink():
             known = path.stat()
-            found[path.name] = (known.st_ino, known.st_mtime_ns, known.st_size)
-    return found
+            pages[path.name] = (known.st_ino, known.st_mtime_ns, known.st_size)
+    return pages
 
 
 def _new(folder: Path, before: dict[str, tuple[int, int, int]]) -> set[str]:
-    """The names of what was written since `before`."""
+    """Return the names of the files that were written since `before`."""
     return {name for name, known in _found(folder).items() if before.get(name) != known}
 
 
 def _listed(page: Path) -> dict[str, str]:
-    """The list of a page, which may be anyone's: names of files beside it, and digests."""
+    """Read the list of a page, which may be anyone's: names of files beside it, and digests."""
     if not page.is_file() or page.is_symlink():
         return {}
     with open(page, "rb") as file:
@@ -123,12 +125,13 @@ def _listed(page: Path) -> dict[str, str]:
 
 
 def _is_same(path: Path, digest: str) -> bool:
-    """Whether a file is what an earlier call wrote, and no input of this one."""
+    """Return whether a file is as an earlier call wrote it, and no input of this call."""
     return path.is_file() and not path.is_symlink() and not is_read(path) and _digest(path) == digest
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether a file says that this package wrote it, such as one of a call that was killed before it wrote a list."""
+    """Return whether a file says that this package wrote it, such as one of a call that was killed before it wrote a
+    list."""
     if not path.is_file() or path.is_symlink():
         return False
     with open(path, "rb") as file:
@@ -140,6 +143,6 @@ def _digest(path: Path) -> str:
 
 
 def _content(path: Path) -> bytes:
-    """What a file holds, a page without its list."""
+    """Return the content of a file; of a page without its list."""
     content = path.read_bytes()
     return _LIST.sub(b"", content) if path.name == PAGE else content

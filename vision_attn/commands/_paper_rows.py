@@ -1,6 +1,6 @@
-"""The rows of papers that the documents have, how each is trained and measured, and how long that takes.
+"""Read the rows of papers in the documents: how each is trained and measured, and how long that takes.
 
-They lie in docs/results.yaml, from which the tables of docs/results.md are written as well, so that both say the same.
+They are in docs/results.yaml, from which the tables of docs/results.md are written too, so that both agree.
 """
 
 import fnmatch
@@ -17,47 +17,47 @@ from vision_attn.system.files import find, ours
 
 FILE = "docs/results.yaml"
 APART = ("command", "seeds", "hardware")
-"""Columns that do not say what a row is."""
+"""The columns that do not describe a row."""
 
 
-class Training(NamedTuple):
-    """One run: a config with options."""
+class PaperTraining(NamedTuple):
+    """A training: a config with options."""
 
     config: str
     options: Sequence[str] = ()
     seed: int | None = None
-    """None: that of the row."""
+    """The seed; None for that of the row."""
     after: str | None = None
     """The training, or the included weights, that it starts from."""
     eval: Sequence[str] = ()
     """Further options of `eval`."""
     data: Sequence[str] | None = None
-    """What must be found; None: as its table says."""
+    """The data that must be found; None for those of the table."""
     cpu: float | None = None
-    """Minutes on a core of a CPU."""
+    """The minutes on one core of a CPU."""
     images: int | None = None
-    """Training images of all epochs."""
+    """The number of training images in all epochs."""
     rate: str | None = None
-    """Which of the rates of a GPU it has."""
+    """The name of the rate of a GPU that applies."""
 
 
 class Measure(NamedTuple):
-    """How the number in a column is read from what `eval` wrote."""
+    """How the number in a column is read from the files that `eval` wrote."""
 
     metric: Sequence[str]
-    """The first of these that is there."""
+    """The names of the metric; the first that exists is used."""
     better: str | None = None
-    """"max" or "min"; None: the number is shown and not judged."""
+    """"max" or "min"; None if the number is shown but not judged."""
     times: float = 1.0
     exponential: bool = False
     eval: Sequence[str] = ()
 
 
-class Row(NamedTuple):
+class PaperRow(NamedTuple):
     """A row of a table that has numbers of ours."""
 
     name: str
-    """Empty if it is made by another command, which `command` names."""
+    """The name of the row; empty if another command makes it, which `command` names."""
     table: str
     what: str
     paper: str
@@ -65,15 +65,15 @@ class Row(NamedTuple):
     hardware: str
     command: str
     before: Mapping[str, Sequence[float]]
-    """By column, a number for each seed."""
+    """The numbers in the documents by column, one for each seed."""
     decimals: Mapping[str, int]
     measures: Mapping[str, Measure]
     trainings: Mapping[str, str]
-    """By column, the name of what is trained."""
+    """The name of the training by column."""
     eval: Sequence[str]
     data: Sequence[str]
     weights: str | None
-    """Included weights of this row."""
+    """The included weights of this row; None without."""
 
 
 @cache
@@ -83,28 +83,28 @@ def _documents() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def tables() -> list[dict[str, Any]]:
-    """The tables as the file has them."""
+    """Return the tables as they stand in the file."""
     return _documents()[0]
 
 
 def rates() -> dict[str, dict[str, Any]]:
-    """By name, training images a second on one H200, and what the number rests on."""
+    """Return the training images per second on one H200 by the name of the rate, with the source of the number."""
     return _documents()[1]["rates"]
 
 
 @cache
-def trainings() -> dict[str, Training]:
-    """All trainings by name."""
-    return {name: Training(**{"config": name} | (keys or {})) for name, keys in _documents()[1]["runs"].items()}
+def trainings() -> dict[str, PaperTraining]:
+    """Return all trainings by name."""
+    return {name: PaperTraining(**{"config": name} | (keys or {})) for name, keys in _documents()[1]["runs"].items()}
 
 
 @cache
-def rows() -> list[Row]:
-    """All rows with numbers of ours, in the order of the file."""
+def paper_rows() -> list[PaperRow]:
+    """Return all rows with numbers of ours, in the order of the file."""
     return [row for table in tables() for row in _rows(table)]
 
 
-def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
+def _rows(table: Mapping[str, Any]) -> Iterable[PaperRow]:
     first, said = table["columns"][0], ""
     measures = {column: _measure(keys) for column, keys in table.get("measures", {}).items()}
     for row in table["rows"]:
@@ -124,7 +124,7 @@ def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
             and not column.startswith("paper")
             and not isinstance(row.get(column), list)
         ]
-        yield Row(
+        yield PaperRow(
             name or "",
             table["heading"],
             ", ".join(plain(text) for text in texts if text),
@@ -150,65 +150,65 @@ def _measure(keys: Mapping[str, Any]) -> Measure:
 
 
 def plain(text: str) -> str:
-    """Text without the marks and links of Markdown."""
+    """Remove the marks and links of Markdown from a text."""
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("**", "").replace("`", "")
 
 
 def _paper(row: Mapping[str, Any], before: Iterable[str]) -> str:
-    """The paper's numbers: in a column of their own, or in those of the paper's row."""
+    """Return the paper's numbers: from a column of their own, or from the paper's row."""
     if theirs := row.get("theirs"):
         return ", ".join(theirs.get(column, "-") for column in before)
     return ", ".join(str(value) for column, value in row.items() if column.startswith("paper"))
 
 
-def chosen(names: Sequence[str]) -> list[Row]:
-    """The rows of these names, or patterns such as "strings_*". Raises UserError, with a suggestion, for an unknown
-    one."""
-    known = {row.name: row for row in rows() if row.name}
-    found: list[str] = []
+def chosen(names: Sequence[str]) -> list[PaperRow]:
+    """Return the rows of these names, or of patterns such as "strings_*". Raises UserError, with a suggestion, for an
+    unknown one."""
+    known = {row.name: row for row in paper_rows() if row.name}
+    matching: list[str] = []
     for name in names:
         some = fnmatch.filter(known, name)
         if not some:
             raise UserError(f"there is no row {name}{suggest(name, known)}; vision-attn reproduce lists them")
-        found += some
-    return [known[name] for name in dict.fromkeys(found)]
+        matching += some
+    return [known[name] for name in dict.fromkeys(matching)]
 
 
 def chain(name: str) -> list[str]:
-    """A training and all that must be trained before it, in this order."""
+    """Return a training and all that must be trained before it, in order."""
     before = trainings()[name].after
     return [*(chain(before) if before in trainings() else ()), name]
 
 
-def needed(row: Row) -> list[str]:
-    """All trainings of a row, in their order."""
-    return list(dict.fromkeys(each for name in row.trainings.values() for each in chain(name)))
+def needed(row: PaperRow) -> list[str]:
+    """Return all trainings of a row, in order."""
+    return list(dict.fromkeys(training for name in row.trainings.values() for training in chain(name)))
 
 
 def seconds(names: Iterable[str], *, gpu: bool) -> float | None:
-    """How long trainings take on one H200, or on a core of a CPU; None where it is not known of one."""
-    found = [_seconds(trainings()[name], gpu) for name in names]
-    return None if None in found else sum(each for each in found if each is not None)
+    """Return the seconds that trainings take on one H200, or on one core of a CPU; None if one is unknown."""
+    times = [_seconds(trainings()[name], gpu) for name in names]
+    return None if None in times else sum(time for time in times if time is not None)
 
 
-def _seconds(one: Training, gpu: bool) -> float | None:
+def _seconds(training: PaperTraining, gpu: bool) -> float | None:
     if not gpu:
-        return None if one.cpu is None else 60.0 * one.cpu
-    if one.images is None or one.rate is None:
+        return None if training.cpu is None else 60.0 * training.cpu
+    if training.images is None or training.rate is None:
         return None
-    return one.images / rates()[one.rate]["images"] + _documents()[1]["overhead"]
+    return training.images / rates()[training.rate]["images"] + _documents()[1]["overhead"]
 
 
 def clock(spent: float) -> str:
-    """A time in the largest units that tell it: "40 s", "12 min", "3 h 20 min"."""
+    """Format a time in the largest units that fit: "40 s", "12 min", "3 h 20 min"."""
     if spent < 100:
         return f"{spent:.0f} s"
     hours, minutes = divmod(round(spent / 60), 60)
     return (f"{hours} h " if hours else "") + f"{minutes} min"
 
 
-def missing(row: Row) -> list[str]:
-    """What of a row's data is not found."""
+def missing(row: PaperRow) -> list[str]:
+    """Return the data of a row that are not found."""
     return [name for name in row.data if not _is_there(name)]
 
 

@@ -1,4 +1,5 @@
-"""Rows of papers at a size that takes a second, on made-up digits and few photographs: whether every one runs."""
+"""Shrink the rows of papers to trainings of about a second, on made-up digits and few photographs, to test that each
+runs."""
 
 import gzip
 import json
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.commands._hints import config_file
-from vision_attn.commands._paper_rows import Training
+from vision_attn.commands._paper_rows import PaperTraining
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.files import ours, replacing
 
@@ -27,30 +28,30 @@ REST = {
 """The largest values of keys, wherever a config has them."""
 DIGITS = {"train-images-idx3-ubyte": 36, "train-labels-idx1-ubyte": 36, "t10k-images-idx3-ubyte": 12,
           "t10k-labels-idx1-ubyte": 12}  # fmt: skip
-"""The files of MNIST, and how many digits are made up for each."""
+"""The files of MNIST, with the number of digits that are made up for each."""
 
 
-def small(one: Training, folder: Path) -> list[str]:
-    """Options with which a training takes about a second. folder: where `write_data` has written."""
+def small(training: PaperTraining, folder: Path) -> list[str]:
+    """Return the options with which a training takes about a second. folder: the data that `write_data` wrote."""
     from vision_attn.configuration.config import read
 
-    keys = flat(read(config_file(one.config), one.options).content())
-    found: dict[str, Any] = {"run.sanity_check": "false", **dict(_smaller(keys))}
+    keys = flat(read(config_file(training.config), training.options).content())
+    settings: dict[str, Any] = {"run.sanity_check": "false", **dict(_smaller(keys))}
     if keys.get("task.validate_with"):
-        found |= {"task.validate_with": "[]", "run.metric": "nll", "run.mode": "min"}
+        settings |= {"task.validate_with": "[]", "run.metric": "nll", "run.mode": "min"}
     if "data.folder" in keys:
-        found["data.folder"] = folder / "mnist"
+        settings["data.folder"] = folder / "mnist"
     if "data.annotations" in keys:
-        found |= {"data.images": folder / "images", "data.annotations": folder / "captions.json"}
-        found |= {"data.cache": folder / "cache"} if keys["data.cache"] else {}
-        found |= {"task.encoder.weights": "null", "task.encoder.resolution": 64}
-    return [f"--{key}={value}" for key, value in found.items()]
+        settings |= {"data.images": folder / "images", "data.annotations": folder / "captions.json"}
+        settings |= {"data.cache": folder / "cache"} if keys["data.cache"] else {}
+        settings |= {"task.encoder.weights": "null", "task.encoder.resolution": 64}
+    return [f"--{key}={value}" for key, value in settings.items()]
 
 
 def _smaller(keys: dict[str, Any]) -> Iterator[tuple[str, int]]:
     for key, value in keys.items():
-        part, _, name = key.rpartition(".")
-        most = MODEL.get(name) if part.startswith(("task.model", "task.criteria")) else None
+        section, _, name = key.rpartition(".")
+        most = MODEL.get(name) if section.startswith(("task.model", "task.criteria")) else None
         most = REST.get(key, most)
         if most is not None and isinstance(value, int) and value > most:
             yield key, most
@@ -73,6 +74,8 @@ def write_data(folder: Path) -> None:
             path.write_bytes(photograph.read_bytes())
         split = {0: "val", 1: "test"}.get(number, "train")
         images.append({"id": number, "file_name": photograph.name, "split": split})
-        captions += [{"id": 2 * number + one, "image_id": number, "caption": f"a {photograph.stem}"} for one in (0, 1)]
+        captions += [
+            {"id": 2 * number + index, "image_id": number, "caption": f"a {photograph.stem}"} for index in (0, 1)
+        ]
     with replacing(folder / "captions.json") as path:
         path.write_text(json.dumps({"images": images, "annotations": captions}), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The loop of `vision-attn reproduce`: rows one after the other, and the page after each."""
+"""The loop of `vision-attn reproduce`: make one row after the other, and write the page after each."""
 
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
-from vision_attn.commands._paper_rows import Row, clock
+from vision_attn.commands._paper_rows import PaperRow, clock
 from vision_attn.commands._quick_rows import write_data
 from vision_attn.commands._reproduced_page import TABLE, cells, state_of, write_pages
 from vision_attn.commands._reproduction import (
@@ -24,9 +24,9 @@ from vision_attn.system.console import complain, plural, say
 from vision_attn.system.memory import collected_later
 
 
-def reproduce(rows: Sequence[Row], plan: Plan, hours: float | None) -> int:
-    """Make the rows, those that take least first, and write page and table after each. Returns the exit status: 1 if a
-    row is worse than the documents say, or failed; that of a verb that was interrupted."""
+def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
+    """Make the rows, the fastest first, and write page and table after each. Returns the exit status: 1 if a row is
+    worse than the documents say, or failed; that of a verb that was interrupted."""
     with collected_later():
         import torch
 
@@ -43,16 +43,16 @@ def reproduce(rows: Sequence[Row], plan: Plan, hours: float | None) -> int:
         began = time.monotonic()
         say(f"{number} of {len(order)}: {row.name}: {row.what}")
         status = make(row, plan)
-        found = numbers(row, plan)
+        measured = numbers(row, plan)
         if status in STOPPED:
             _write(order, failed, plan)
             return status
-        if found is None:
+        if measured is None:
             failed[str(row.name)] = "failed"
-        for one in found or ():
-            column, before, now, state = cells(row, one)
+        for line in measured or ():
+            column, before, now, state = cells(row, line)
             say(f"  {column}: before {before}, now {now}" + ("" if plan.quick else f": {state}"))
-        say(f"  {'failed' if found is None else 'measured'} after {time.monotonic() - began:.0f} s")
+        say(f"  {'failed' if measured is None else 'measured'} after {time.monotonic() - began:.0f} s")
         if not plan.quick or row is order[-1]:
             _write(order, failed, plan)
     states = {row.name: state_of(numbers(row, plan), row.name in failed) for row in order}
@@ -64,29 +64,32 @@ def reproduce(rows: Sequence[Row], plan: Plan, hours: float | None) -> int:
     return 1 if worse or failed else 0
 
 
-def make(row: Row, plan: Plan) -> int:
-    """Train and measure a row, as far as that is not done. Returns the exit status of the first verb that failed."""
+def make(row: PaperRow, plan: Plan) -> int:
+    """Train and measure a row, as far as this has not been done. Returns the exit status of the first verb that
+    failed."""
     from vision_attn.commands import main
 
-    measured = [each for some in measurements(row, plan).values() for each in some]
-    pending = [each for each in measured if not is_measured(*each)]
+    measured = [measurement for some in measurements(row, plan).values() for measurement in some]
+    pending = [measurement for measurement in measured if not is_measured(*measurement)]
     trained = steps(row, plan)
-    for one in trained:
-        if status := main(train_words(one, row, plan)):
+    for training in trained:
+        if status := main(train_words(training, row, plan)):
             return status
     done = set()
-    for one, out, options in pending if not trained else measured:
-        if out in done or is_measured(one, out, options):
+    for training, out, options in pending if not trained else measured:
+        if out in done or is_measured(training, out, options):
             continue
         done.add(out)
-        status = main(eval_words(one, out, options, plan))
-        if status and (status in STOPPED or not is_measured(one, out, options)):
+        status = main(eval_words(training, out, options, plan))
+        if status and (status in STOPPED or not is_measured(training, out, options)):
             return status
     return 0
 
 
-def _announced(rows: Sequence[Row], times: dict[str, float | None], hours: float | None, gpu: bool) -> list[Row]:
-    """Say how long the rows take, and leave out those that do not fit into `hours`."""
+def _announced(
+    rows: Sequence[PaperRow], times: dict[str, float | None], hours: float | None, gpu: bool
+) -> list[PaperRow]:
+    """Say how long the rows take, and return those that fit into `hours`."""
     kept, total, unknown = [], 0.0, 0
     for row in rows:
         known = times[row.name]
@@ -97,11 +100,11 @@ def _announced(rows: Sequence[Row], times: dict[str, float | None], hours: float
         total, unknown = total + (known or 0.0), unknown + (known is None)
     where = "one H200" if gpu else "a core of a CPU as in docs/results.md, with AVX-512"
     more = f", and {plural(unknown, 'row')} of unknown time" if unknown else ""
-    say(f"{plural(len(kept), 'row')}: about {clock(total)} on {where}{more}; stopped, the same command goes on")
+    say(f"{plural(len(kept), 'row')}: about {clock(total)} on {where}{more}; run the same command again to resume")
     return kept
 
 
-def _write(rows: Sequence[Row], failed: dict[str, str], plan: Plan) -> None:
+def _write(rows: Sequence[PaperRow], failed: dict[str, str], plan: Plan) -> None:
     notes = [f"Trained with other settings than before: {' '.join(plan.options)}."] if plan.options else []
     notes += ["Tiny models on made-up data: these numbers say nothing."] if plan.quick else []
     notes += ["Included weights were measured, and nothing was trained."] if plan.included else []

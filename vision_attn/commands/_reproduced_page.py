@@ -1,4 +1,4 @@
-"""The page and the table of rows that were reproduced: the paper, ours before, ours now, curves and pictures."""
+"""Write the page and the table of reproduced rows: the paper, ours before, ours now, curves and pictures."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vision_attn.commands._paper_rows import Row
+from vision_attn.commands._paper_rows import PaperRow
 from vision_attn.commands._reproduction import ERRORS, Made, Number, Plan, measurements, numbers
 from vision_attn.system.bounded_yaml import flat, read_yaml
 from vision_attn.system.errors import UserError
@@ -22,7 +22,7 @@ GUIDE = (
 )
 
 
-class Shown(NamedTuple):
+class _ShownRow(NamedTuple):
     """A row of the page."""
 
     name: str
@@ -32,38 +32,41 @@ class Shown(NamedTuple):
     state: str
     """"as before", "worse", "not judged", "not yet" or "failed"."""
     numbers: list[tuple[str, str, str, str]]
-    """Of each column: its name, before, now, and its state."""
+    """The name, the number before and now, and the state of each column."""
     chart: Plot | None
     page: str
-    """The address of its pictures, from the page; empty without."""
+    """The address of the row's pictures, relative to the page; empty without."""
     picture: str
 
 
-def state_of(found: Sequence[Number] | None, failed: bool) -> str:
-    """What became of a row."""
-    if found is None:
+def state_of(numbers: Sequence[Number] | None, failed: bool) -> str:
+    """Return the state of a row: see `_ShownRow.state`."""
+    if numbers is None:
         return "failed" if failed else "not yet"
-    judged = "as before" if any(one.judged for one in found) else "not judged"
-    return "worse" if any(one.worse for one in found) else judged
+    judged = "as before" if any(number.judged for number in numbers) else "not judged"
+    return "worse" if any(number.worse for number in numbers) else judged
 
 
-def cells(row: Row, one: Number) -> tuple[str, str, str, str]:
-    """A number before and now, and how they compare."""
-    digits = row.decimals[one.column]
-    between = "" if one.low is None else f" ({one.low:.{digits}f} to {one.high:.{digits}f})"
-    state = "worse" if one.worse else "as before" if one.judged else "not judged"
-    return one.column, f"{one.before:.{digits}f}", f"{one.now:.{digits}f}{between}", state
+def cells(row: PaperRow, number: Number) -> tuple[str, str, str, str]:
+    """Return the column, a number before and now, and how they compare."""
+    digits = row.decimals[number.column]
+    between = "" if number.low is None else f" ({number.low:.{digits}f} to {number.high:.{digits}f})"
+    state = "worse" if number.worse else "as before" if number.judged else "not judged"
+    return number.column, f"{number.before:.{digits}f}", f"{number.now:.{digits}f}{between}", state
 
 
-def write_pages(rows: Sequence[Row], failed: Mapping[str, str], plan: Plan, notes: Sequence[str]) -> Path:
-    """Write the table in Markdown, and the page. failed: why, by the names of rows. Returns the path of the page."""
-    found = {row.name: numbers(row, plan) for row in rows}
+def write_pages(rows: Sequence[PaperRow], failed: Mapping[str, str], plan: Plan, notes: Sequence[str]) -> Path:
+    """Write the table in Markdown, and the page. Returns the path of the page. failed: the reasons, by the names of
+    rows."""
+    numbers_of = {row.name: numbers(row, plan) for row in rows}
     with replacing(plan.out / TABLE) as path:
-        path.write_text("\n".join(_lines(rows, found, failed)) + "\n", encoding="utf-8")
-    sections: dict[str, list[Shown]] = {}
+        path.write_text("\n".join(_lines(rows, numbers_of, failed)) + "\n", encoding="utf-8")
+    sections: dict[str, list[_ShownRow]] = {}
     for row in rows:
-        sections.setdefault(row.table, []).append(_shown(row, found[row.name], failed, plan))
-    lines = max((len(one.chart.lines) for some in sections.values() for one in some if one.chart), default=0)
+        sections.setdefault(row.table, []).append(_shown(row, numbers_of[row.name], failed, plan))
+    lines = max(
+        (len(section.chart.lines) for some in sections.values() for section in some if section.chart), default=0
+    )
     title = "Rows of papers, reproduced"
     return write_html(
         plan.out / "index.html",
@@ -77,55 +80,56 @@ def write_pages(rows: Sequence[Row], failed: Mapping[str, str], plan: Plan, note
 
 
 def _lines(
-    rows: Sequence[Row], found: Mapping[str, Sequence[Number] | None], failed: Mapping[str, str]
+    rows: Sequence[PaperRow], numbers_of: Mapping[str, Sequence[Number] | None], failed: Mapping[str, str]
 ) -> Iterator[str]:
     yield "| row | column | paper | ours before | ours now (95%) | |"
     yield "|---|---|---|---|---|---|"
     for row in rows:
-        name, paper, some = row.name, row.paper, found[row.name]
+        name, paper, some = row.name, row.paper, numbers_of[row.name]
         if some is None:
             yield f"| {name} | | {paper} | | | {failed.get(row.name, 'not yet')} |"
-        for one in some or ():
-            column, before, now, state = cells(row, one)
-            yield f"| {name} | {column} | {paper} | {before} | {now} | {f'**{state}**' if one.worse else state} |"
+        for number in some or ():
+            column, before, now, state = cells(row, number)
+            yield f"| {name} | {column} | {paper} | {before} | {now} | {f'**{state}**' if number.worse else state} |"
             name = paper = ""
 
 
-def _shown(row: Row, some: Sequence[Number] | None, failed: Mapping[str, str], plan: Plan) -> Shown:
+def _shown(row: PaperRow, some: Sequence[Number] | None, failed: Mapping[str, str], plan: Plan) -> _ShownRow:
     column, first = next(iter(measurements(row, plan).items()))
-    one, out, _ = first[0]
+    training, out, _ = first[0]
     pictures = sorted((out / "pictures_test").glob("*.png"))
     page = out / "pictures_test" / "index.html"
-    return Shown(
+    return _ShownRow(
         row.name,
         row.what,
         row.paper,
-        ", ".join(str(each.seed) for each, _, _ in first),
+        ", ".join(str(training.seed) for training, _, _ in first),
         state_of(some, row.name in failed),
-        [cells(row, each) for each in some or ()],
-        None if some is None else _chart([each for each, _, _ in first]),
+        [cells(row, number) for number in some or ()],
+        None if some is None else _chart([training for training, _, _ in first]),
         page.relative_to(plan.out).as_posix() if page.is_file() else "",
         pictures[0].relative_to(plan.out).as_posix() if pictures else "",
     )
 
 
 def _chart(runs: Sequence[Made]) -> Plot | None:
-    """The metric that chose the weights, on validation, of each seed; None without a log."""
+    """Make the chart of the metric that selected the weights, on validation, with a curve for each seed; None without a
+    log."""
     curves: dict[str, list[tuple[float, float]]] = {}
     name = ""
-    for one in runs:
+    for training in runs:
         with suppress(UserError, OSError):
-            name = f"val/{flat(read_yaml(one.folder / 'config.yaml'))['run.metric']}"
-            logged = [_logged(line) for line in (one.folder / "metrics.jsonl").read_bytes().splitlines()]
-            points = [(float(each["step"]), float(each[name])) for each in logged if each.get(name) is not None]
-            curves |= {f"seed {one.seed}": points} if len(points) > 1 else {}
+            name = f"val/{flat(read_yaml(training.folder / 'config.yaml'))['run.metric']}"
+            logged = [_logged(line) for line in (training.folder / "metrics.jsonl").read_bytes().splitlines()]
+            points = [(float(line["step"]), float(line[name])) for line in logged if line.get(name) is not None]
+            curves |= {f"seed {training.seed}": points} if len(points) > 1 else {}
     return plot(name, curves, list(curves)) if curves else None
 
 
 def _logged(line: bytes) -> dict[str, Any]:
-    """A line of a log; empty for one that a killed process left half written."""
+    """Read a line of a log; empty for one that a killed process left half written."""
     try:
-        found = json.loads(line)
+        logged = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return logged if isinstance(logged, dict) else {}

@@ -1,4 +1,4 @@
-"""Rows of papers, trained and measured by `train` and `eval`, and their numbers beside those of the documents."""
+"""Train and measure rows of papers by `train` and `eval`, and compare their numbers with those of the documents."""
 
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt
@@ -6,18 +6,18 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from vision_attn.commands._paper_rows import Measure, Row, needed, rows, seconds, trainings
+from vision_attn.commands._paper_rows import Measure, PaperRow, needed, paper_rows, seconds, trainings
 from vision_attn.commands._run_options import best_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 STOPPED = (130, 141, 143)
-"""Exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
+"""The exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
 ERRORS = 2.0
-"""Standard errors by which a number may be worse."""
+"""The number of standard errors by which a number may be worse."""
 Z = 1.96
 QUICK = "data"
-"""The folder of what `--quick` reads."""
+"""The folder of the data that `--quick` reads."""
 
 
 class Plan(NamedTuple):
@@ -25,12 +25,12 @@ class Plan(NamedTuple):
 
     out: Path
     seeds: int = 1
-    """How many of a row's seeds are trained."""
+    """The number of a row's seeds that are trained."""
     included: bool = False
     """Measure included weights, and train nothing."""
     device: str = "auto"
     show: int = 8
-    """Images that are drawn."""
+    """The number of images that are drawn."""
     options: Sequence[str] = ()
     """Further options of training."""
     quick: bool = False
@@ -44,7 +44,7 @@ class Number(NamedTuple):
     now: float
     low: float | None
     high: float | None
-    """The interval of 95% of the number now; None where no standard error is known."""
+    """The upper end of the 95% interval of the number now; None where no standard error is known."""
     error: float | None
     """The standard error of the difference."""
     worse: bool
@@ -52,54 +52,54 @@ class Number(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A training of a row with a seed: where it lies."""
+    """A training of a row with a seed, and its folders."""
 
     name: str
     seed: int
     folder: Path
-    """The run, or the included weights."""
+    """The folder of the run, or of the included weights."""
     out: Path
-    """Where its metrics are written."""
+    """The folder that its metrics are written to."""
 
 
-def seeds_of(row: Row, plan: Plan) -> Sequence[int]:
-    """The seeds of a row that are trained. A row of several stages has those of the documents."""
+def seeds_of(row: PaperRow, plan: Plan) -> Sequence[int]:
+    """Return the seeds of a row that are trained. A row of several stages has those of the documents."""
     return row.seeds[:1] if plan.included or len(needed(row)) > len(row.trainings) else row.seeds[: plan.seeds]
 
 
-def made(row: Row, column: str, seed: int, plan: Plan) -> Made:
-    """What a column of a row is measured on."""
+def made(row: PaperRow, column: str, seed: int, plan: Plan) -> Made:
+    """Return the run, or the included weights, that a column of a row is measured on."""
     if row.weights is not None and (plan.included or not row.trainings):
         return Made(row.name, seed, Path(row.weights), plan.out / f"{row.name}-included")
     return trained(row.trainings[column], seed, row, plan)
 
 
-def trained(name: str, seed: int, row: Row, plan: Plan) -> Made:
+def trained(name: str, seed: int, row: PaperRow, plan: Plan) -> Made:
     own = trainings()[name].seed
     if own is None and name not in row.trainings.values():  # that of its own row, if it has one
-        own = next((other.seeds[0] for other in rows() if name in other.trainings.values()), 0)
+        own = next((other.seeds[0] for other in paper_rows() if name in other.trainings.values()), 0)
     folder = plan.out / (name if own is not None or seed == row.seeds[0] else f"{name}-seed{seed}")
     return Made(name, seed if own is None else own, folder, folder)
 
 
-def steps(row: Row, plan: Plan) -> list[Made]:
-    """All that must be trained for a row, in order."""
+def steps(row: PaperRow, plan: Plan) -> list[Made]:
+    """Return all trainings of a row, in order."""
     if plan.included or not row.trainings:
         return []
     return list(dict.fromkeys(trained(name, seed, row, plan) for seed in seeds_of(row, plan) for name in needed(row)))
 
 
-def train_words(one: Made, row: Row, plan: Plan) -> list[str]:
-    """The command line of `train`."""
-    training, start = trainings()[one.name], []
+def train_words(run: Made, row: PaperRow, plan: Plan) -> list[str]:
+    """Return the command line of `train`."""
+    training, start = trainings()[run.name], []
     if training.after in trainings():
-        start = [f"--run.start_from={trained(training.after, one.seed, row, plan).folder}"]
+        start = [f"--run.start_from={trained(training.after, run.seed, row, plan).folder}"]
     elif training.after and not plan.quick:
         start = [f"--run.start_from={training.after}"]
     elif training.after:
         start = ["--run.start_from=null"]
     device = [f"--run.device={plan.device}"] if plan.device != "auto" else []
-    words = ["train", training.config, f"--run.folder={one.folder}", f"--run.seed={one.seed}"]
+    words = ["train", training.config, f"--run.folder={run.folder}", f"--run.seed={run.seed}"]
     if plan.quick:
         from vision_attn.commands._quick_rows import small
 
@@ -107,48 +107,49 @@ def train_words(one: Made, row: Row, plan: Plan) -> list[str]:
     return [*words, *start, *training.options, *device, *plan.options]
 
 
-def measurements(row: Row, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
-    """By column, of each seed: what is measured, where the record is written, and the options of `eval`."""
-    found: dict[str, list[tuple[Made, Path, list[str]]]] = {}
+def measurements(row: PaperRow, plan: Plan) -> dict[str, list[tuple[Made, Path, list[str]]]]:
+    """Return for each column and seed the run to measure, the folder of its record, and the options of `eval`."""
+    by_column: dict[str, list[tuple[Made, Path, list[str]]]] = {}
     for column in row.before:
         own = row.measures[column].eval
         for seed in seeds_of(row, plan):
-            one = made(row, column, seed, plan)
-            out = one.out / column.replace(" ", "_") if own else one.out
-            found.setdefault(column, []).append((one, out, [*row.eval, *own]))
-    return found
+            training = made(row, column, seed, plan)
+            out = training.out / column.replace(" ", "_") if own else training.out
+            by_column.setdefault(column, []).append((training, out, [*row.eval, *own]))
+    return by_column
 
 
-def eval_words(one: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
-    """The command line of `eval`."""
+def eval_words(training: Made, out: Path, options: Sequence[str], plan: Plan) -> list[str]:
+    """Return the command line of `eval`."""
     device = [f"--device={plan.device}"] if plan.device != "auto" else []
-    return ["eval", str(one.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
+    return ["eval", str(training.folder), f"--out={out}", f"--show={plan.show}", *device, *options]
 
 
-def is_measured(one: Made, out: Path, options: Sequence[str]) -> bool:
-    """Whether the record in `out` is of today's weights, with these options."""
+def is_measured(training: Made, out: Path, options: Sequence[str]) -> bool:
+    """Return whether the record in `out` was made with the current weights and these options."""
     try:
         record = read_json(out / "metrics_test.json")
     except UserError:
         return False
     keys = [option for option in options if "." in option.split("=")[0]]
-    step = best_of(one.folder).get("step") if one.folder == one.out else record.get("step")
+    step = best_of(training.folder).get("step") if training.folder == training.out else record.get("step")
     return record.get("step") == step and [key for key in record.get("overrides", ()) if key in keys] == keys
 
 
-def left(row: Row, plan: Plan, *, gpu: bool) -> float | None:
-    """Seconds that the trainings of a row still take, by the epochs that are done; None where no time is known."""
+def left(row: PaperRow, plan: Plan, *, gpu: bool) -> float | None:
+    """Return the seconds that the trainings of a row still take, by the epochs that are done; None where no time is
+    known."""
     total = 0.0
-    for one in steps(row, plan):
-        known = seconds([one.name], gpu=gpu)
+    for step in steps(row, plan):
+        known = seconds([step.name], gpu=gpu)
         if known is None:
             return None
-        total += known * (1 - _done(one.folder))
+        total += known * (1 - _done(step.folder))
     return total
 
 
 def _done(folder: Path) -> float:
-    """The share of a run's epochs that are done."""
+    """Return the share of a run's epochs that are done."""
     try:
         position, config = read_json(folder / "last" / "position.json"), (folder / "config.yaml").read_text()
     except (UserError, OSError):
@@ -159,11 +160,11 @@ def _done(folder: Path) -> float:
     return 1.0 if position.get("done") else min(1.0, position.get("epoch", 0) / epochs)
 
 
-def numbers(row: Row, plan: Plan) -> list[Number] | None:
-    """The numbers of a row now, beside those of the documents; None unless all are measured."""
-    found = []
+def numbers(row: PaperRow, plan: Plan) -> list[Number] | None:
+    """Return the numbers of a row now with those of the documents; None unless all are measured."""
+    collected = []
     for column, measured in measurements(row, plan).items():
-        if not all(is_measured(*each) for each in measured):
+        if not all(is_measured(*measurement) for measurement in measured):
             return None
         read = [value_of(row.measures[column], out) for _, out, _ in measured]
         values = [value for value in read if value is not None]
@@ -171,22 +172,22 @@ def numbers(row: Row, plan: Plan) -> list[Number] | None:
             return None
         measure = row.measures[column]
         measure = measure._replace(better=None) if plan.quick else measure
-        found.append(compared(column, row.before[column], values, measure, row.decimals[column]))
-    return found
+        collected.append(compared(column, row.before[column], values, measure, row.decimals[column]))
+    return collected
 
 
 class Value(NamedTuple):
-    """A number of one run, with its standard error over images, and how many there are."""
+    """A number of one run, with its standard error over images and the number of images."""
 
     value: float
     error: float | None
     images: int
     is_share: bool
-    """Whether it is a share of the images in percent."""
+    """Whether the number is a share of the images in percent."""
 
 
 def value_of(measure: Measure, out: Path) -> Value | None:
-    """Read a number from the record in `out`; None if it lacks it."""
+    """Read a number from the record in `out`; None if the record has none."""
     record = read_json(out / "metrics_test.json")
     name = next((name for name in measure.metric if isinstance(record.get(name), int | float)), None)
     if name is None:
@@ -200,8 +201,8 @@ def value_of(measure: Measure, out: Path) -> Value | None:
 
 
 def _error(name: str, value: float, record: Mapping[str, Any], out: Path, images: int, is_share: bool) -> float | None:
-    """The standard error over images: from the interval in the record; of a share, the binomial one; of transcripts, by
-    a jackknife."""
+    """Return the standard error over images: from the interval in the record; for a share the binomial one; for
+    transcripts by a jackknife."""
     ends = record.get("intervals", {}).get(name) or [record.get(f"{name}_{end}") for end in ("low", "high")]
     if None not in ends:
         return (ends[1] - ends[0]) / (2 * Z)
@@ -226,9 +227,10 @@ def _binomial(percent: float, images: int) -> float:
 
 
 def compared(column: str, before: Sequence[float], values: Sequence[Value], measure: Measure, decimals: int) -> Number:
-    """A number before and now: whether it is worse by more than `ERRORS` standard errors of their difference.
+    """Compare a number before and now: is it worse by more than `ERRORS` standard errors of their difference?
 
-    They are of seeds, where the documents have several, and not below the last digit that these show; else of images.
+    The standard errors are over seeds where the documents have several, and at least the last digit shown; otherwise
+    over images.
     """
     now, old = mean(value.value for value in values), mean(before)
     errors = [value.error for value in values if value.error is not None]
@@ -249,7 +251,7 @@ def compared(column: str, before: Sequence[float], values: Sequence[Value], meas
 
 
 def _interval(values: Sequence[Value], now: float, own: float | None) -> tuple[float | None, float | None]:
-    """The interval of 95%: over seeds by Student's t, or over images."""
+    """Return the 95% interval: over seeds by Student's t, or over images."""
     if len(values) > 1:
         from scipy.special import stdtrit
 

@@ -1,4 +1,4 @@
-"""What the verbs that use a trained run share: their options, and the run opened on a device."""
+"""The options that the verbs for trained runs share, and the functions that open a run with them."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ if TYPE_CHECKING:  # or `--help` would import torch
 SHIPPED = Path("weights/photographs")
 """The captioner that comes with the project."""
 VIEWS, SCALES = ("color", "light", "contours", "cells"), ("own", "one")
-"""Views of maps, the default first, and their scales: those of `viz.overlay`, which imports torch."""
+"""The views of maps, the default first, and their scales; `viz.overlay` has the same, but imports torch."""
 NO_IMAGES = "no images were named: give photographs, or a folder of them, after the model"
 
 
 def named(text: str) -> str:
-    """The type of arguments that name a run or a model. An empty name is that of the current folder by mistake."""
+    """Parse an argument that names a run or a model. An empty name, which would be the current folder, is an error."""
     return str(place(text)) and text
 
 
 def add_run_arguments(
     parser: argparse.ArgumentParser, *, optional: bool = False, captioner: bool = True, pretrained: bool = False
 ) -> None:
-    """RUN and the options that every verb on a run takes; other options override the run's config. pretrained: whether
-    captioners of transformers will do."""
+    """Add RUN and the options that every verb on a run takes; other options override the run's config. pretrained:
+    whether captioners of transformers are accepted."""
     without = f" (default: {SHIPPED}, which is included)"
     parser.add_argument(
         "folder", metavar="RUN", nargs="?" if optional else None, type=named,
@@ -46,7 +46,7 @@ def add_run_arguments(
 
 
 def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: str, out: Path) -> None:
-    """MODEL, IMAGE and the options of verbs that explain any model; `text` and `verb` are parts of their help."""
+    """Add MODEL, IMAGE and the options of verbs that explain any model; `text` and `verb` are parts of their help."""
     model = "a run folder, a torchvision name, timm:NAME, transformers:NAME"
     parser.add_argument("model", type=named, metavar="MODEL", help=model)
     parser.add_argument("images", nargs="*", type=place, metavar="IMAGE", help="a photograph, or a folder of them")
@@ -60,8 +60,8 @@ def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: st
 
 
 def load_with_images(arguments: argparse.Namespace) -> Any:
-    """The model of these arguments. Raises UserError without images, unless it is a run: those that take none say so
-    themselves, and what to use instead."""
+    """Open the model of these arguments. Raises UserError without images, unless it is a run: a run that takes no
+    images says so itself, and what to use instead."""
     with collected_later():
         from vision_attn.api import load
         from vision_attn.results.explainer import is_run_name
@@ -73,7 +73,7 @@ def load_with_images(arguments: argparse.Namespace) -> Any:
 
 
 def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
-    """The options of every verb that opens a model."""
+    """Add the options of every verb that opens a model."""
     parser.add_argument("--device", default="auto", help="auto (cuda or mps where there is one), cpu, cuda:1, ...")
     parser.add_argument(
         "--trust", action="append", default=[], metavar="PACKAGE", help="let a model import this package, which runs it"
@@ -81,7 +81,7 @@ def add_device_and_trust(parser: argparse.ArgumentParser) -> None:
 
 
 def add_overlay(parser: argparse.ArgumentParser, *, scale: bool = True) -> None:
-    """The options of every verb that draws maps. scale: whether it is a choice."""
+    """Add the options of every verb that draws maps. scale: whether the scale can be chosen."""
     parser.add_argument(
         "--overlay",
         choices=VIEWS,
@@ -97,17 +97,17 @@ def add_overlay(parser: argparse.ArgumentParser, *, scale: bool = True) -> None:
 
 
 def _american(view: str) -> str:
-    """The name of a view, which pages write "colour"."""
+    """Return the name of a view; "colour", as pages write it, is "color"."""
     return "color" if view == "colour" else view
 
 
-def look_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """How maps are drawn, where it is not as by default."""
+def view_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the options of drawing maps that differ from the defaults."""
     return {name: value for name in ("overlay", "scale") if (value := getattr(arguments, name, None)) is not None}
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
-    """The option of verbs that open captioners of transformers."""
+    """Add the option of verbs that open captioners of transformers."""
     text = "of captioners of transformers: the beginning of the caption, or what asks for it"
     parser.add_argument("--prompt", metavar="TEXT", help=text)
 
@@ -119,22 +119,24 @@ def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool])
 
 
 def is_run(place: Path) -> bool:
-    """Return whether a folder holds a run, or weights, or what is left of them; or the name of a pretrained model."""
+    """Return whether a folder holds a run, weights, or remains of them, or whether the name is that of a pretrained
+    model."""
     return is_pretrained(place) or any(
         (place / name).exists() for name in ("config.yaml", "model.safetensors", "best", "last")
     )
 
 
 def best_of(folder: Path) -> dict[str, Any]:
-    """The validation metrics and the `step` of the best weights of a run, or of a copy of its best/; empty where they
-    are not told."""
+    """Return the validation metrics and the `step` of the best weights of a run, or of a copy of its best/; empty if
+    the folder has none."""
     files = (folder / "best" / "metrics_val.json", folder / "metrics_val.json")
     told: Any = next((read_json(file) for file in files if file.is_file()), {})
     return told if isinstance(told, dict) else {}
 
 
 def measured_in(name: str) -> Path:
-    """The folder for what `eval` writes about an included run, or a model of another library: they stay as they are."""
+    """Return the folder for the files that `eval` writes about an included run, or a model of another library, whose
+    own folders stay unchanged."""
     return Path("runs", Path(name.partition("transformers:")[2] or name).name)
 
 
@@ -150,24 +152,24 @@ def take_images(arguments: argparse.Namespace, verb: str) -> None:
 
 @collected_later()
 def open_with(arguments: argparse.Namespace) -> "Model":
-    """The run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises UserError for what does
-    not fit it."""
+    """Open the run that `arguments` name, or the ensemble of it and of `arguments.others`. Raises UserError for options
+    that do not fit it."""
     model, *others = (_open(arguments, folder) for folder in (arguments.folder, *vars(arguments).get("others", ())))
     if others:
         from vision_attn.tasks.ensemble import ensemble
 
         for member in (model, *others):
             if is_pretrained(member.name):
-                raise UserError(f"an ensemble is of runs, whose words are the same: {member.name} has others")
+                raise UserError(f"an ensemble takes runs with the same words: {member.name} has others")
             if member.task.verb not in ("caption", "transcribe"):
-                raise UserError(f"an ensemble is of captioners, but {member.name} holds a {member.task.kind}")
+                raise UserError(f"an ensemble needs captioners, but {member.name} holds a {member.task.kind}")
         model.task, model.source = ensemble([model.task, *(member.task for member in others)], model.source)
     model.choose_threads()
     return model
 
 
 def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
-    """One run with the options in `arguments`."""
+    """Open one run with the options in `arguments`."""
     import torch
 
     from vision_attn.configuration.config import load
@@ -186,9 +188,11 @@ def _open(arguments: argparse.Namespace, folder: str | Path) -> "Model":
         model = open_model(folder, **options)
     except UnknownKey as error:  # of an option
         if is_pretrained(folder):
-            from vision_attn.tasks.pretrained import Settings
+            from vision_attn.tasks.pretrained import PretrainedSettings
 
-            raise UserError(meant(error, {"task": vars(Settings()), "data": {}}, options=vars(arguments))) from error
+            raise UserError(
+                meant(error, {"task": vars(PretrainedSettings()), "data": {}}, options=vars(arguments))
+            ) from error
         content = load(find_best(Path(local(folder))) / "config.yaml")
         below: dict[str, Any] = {key: content[key] for key in ("task", "data") if key in content}
         raise UserError(meant(error, below, options=vars(arguments))) from error

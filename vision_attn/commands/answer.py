@@ -2,7 +2,7 @@
 
 FACTS are a story, as the name of a text file or as the text itself, or the image of a scene. Prints each question, a
 tab, the answer, a tab and its probability; below it, indented, the weight of each sentence in each hop in percent, or
-the regions with the largest ones. Words that the run does not know are named on standard error.
+the regions with the largest ones. Standard error names words that the run does not know.
 
 Without FACTS, --example N takes story or scene N of the run's own test set, and without a QUESTION its own question:
 
@@ -23,7 +23,7 @@ from vision_attn.commands._files import (
     place,
     write_figure,
 )
-from vision_attn.commands._run_options import add_overlay, add_run_arguments, look_of, names_after_options, open_with
+from vision_attn.commands._run_options import add_overlay, add_run_arguments, names_after_options, open_with, view_of
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, to_the_end
 from vision_attn.system.errors import UserError
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     from vision_attn.results.answering import hint
 
     model.check("answer")
-    if not model.task.encoder and (figure or arguments.figure or look_of(arguments)):
-        raise UserError("--figure, --overlay and --scale are of images: --out draws the page of a story")
+    if not model.task.encoder and (figure or arguments.figure or view_of(arguments)):
+        raise UserError("--figure, --overlay and --scale apply to images: --out draws the page of a story")
     if arguments.example is None:
         facts, questions = given[0], given[1:]
         if os.path.isfile(facts):
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
             told(result, as_json=arguments.json)
         if arguments.out:
             with old_pictures_removed(arguments.out):
-                complain(f"drawn: {results[0].write_folder(arguments.out, results, **look_of(arguments))}")
-        write_figure(arguments, results, figure | look_of(arguments))
+                complain(f"drawn: {results[0].write_folder(arguments.out, results, **view_of(arguments))}")
+        write_figure(arguments, results, figure | view_of(arguments))
     return 0
 
 
@@ -105,8 +105,8 @@ def told(result: "AnswerResult", *, as_json: bool) -> None:
 
 
 def example(model: "Model", number: int) -> tuple[Any, str, str]:
-    """The facts, the question and the answer of an item of the run's own test set, counted from 1. Raises UserError if
-    it has fewer."""
+    """Return the facts, the question and the answer of an item of the run's own test set, counted from 1. Raises
+    UserError if it has fewer."""
     from PIL import Image
 
     source, before = model.source, 0
@@ -115,12 +115,12 @@ def example(model: "Model", number: int) -> tuple[Any, str, str]:
     source.prepare(model.task)
     for batch in source.split("test"):
         if number <= before + len(batch.questions):
-            one = batch.questions[number - 1 - before]
+            question = batch.questions[number - 1 - before]
             picture = batch.facts[number - 1 - before] if model.task.encoder else None
             if picture is None:
-                return list(one.facts), one.text, one.answer
+                return list(question.facts), question.text, question.answer
             scene = Image.fromarray(picture.permute(1, 2, 0).numpy())
             scene.filename = f"scene {number}"  # type: ignore[attr-defined]  # its name in pages
-            return scene, one.text, one.answer
+            return scene, question.text, question.answer
         before += len(batch.questions)
     raise UserError(f"--example is {number}, but the test set has {before} questions")

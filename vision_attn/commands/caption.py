@@ -2,16 +2,16 @@
 
 RUN may also be a captioner of transformers: transformers:NAME-or-folder, such as BLIP, with its own settings and
 --prompt; --task.dtype=bfloat16 and --task.device_map=auto say how it is loaded. Without a RUN, the captioner of
-photographs in weights/photographs, which is included, writes the captions. Prints FILE, a tab and the caption, a line
-for each photograph; in a folder, all images are captioned, and with --recursive those of its subfolders too (hidden
-files are left out, links to folders are not followed). Control characters of names are written as escapes such as \\n.
-What is worth knowing of the whole is said on standard error: what could not be read (exit status 1), files that are no
-images, captions without a word, and the same caption everywhere. Needs the run's best/ alone, not the data it was
-trained on. A captioner of films takes files of films, folders of frames, and folders of these.
+photographs in weights/photographs, which is included, writes the captions. Prints a line for each photograph: FILE, a
+tab and the caption. In a folder, all images are captioned, with --recursive also those of its subfolders (hidden files
+and links to folders are skipped). Control characters of names are written as escapes such as \
+. Standard error names files that could not be read (exit status 1) and files that are no images, and warns of empty
+    captions and of the same caption everywhere. Only the run's best/ is needed, not its training data. A captioner of
+    films takes files of films, folders of frames, and folders of these.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
-captions that differ more. --out draws the best, and --csv writes them into a table, which `score` reads. Keys of
-decoding can be set too, such as --task.min_words=12.
+captions that differ more. --out draws the best, and --csv writes all into a table, which `score` reads. Keys of
+decoding can also be set, such as --task.min_words=12.
 
 --figure fig.pdf draws a figure for a paper: every word of one photograph, or a row for each of several; with
 --words dog frisbee, which come last, the map and the overlay of these words.
@@ -41,9 +41,9 @@ from vision_attn.commands._run_options import (
     add_overlay,
     add_run_arguments,
     is_run,
-    look_of,
     names_after_options,
     open_with,
+    view_of,
 )
 from vision_attn.system.console import complain, few, progress, say
 from vision_attn.system.errors import UserError
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Caption all that can be read; the exit status is 1 when something could not be."""
+    """Caption every image that can be read; the exit status is 1 if one could not be."""
     arguments.folder, arguments.images = run_and_images(arguments)
     if arguments.csv:
         check_file(arguments.csv, "--csv")
@@ -106,8 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     best: list[CaptionResult] = []
     fewer, films = 0, model.task.frames > 1
     what = "films" if films else "photographs"
-    with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, found):
-        options |= {"placed": bool(arguments.out or arguments.figure), "unreadable": found.complaints}
+    with images_of(arguments, "captions", unit=model.task.unit, films=films) as (files, paths):
+        options |= {"placed": bool(arguments.out or arguments.figure), "unreadable": paths.complaints}
         for several in model.caption(files, **options):
             file = several[0].file
             if arguments.json:  # in a line of ASCII characters
@@ -118,26 +118,26 @@ def run(arguments: argparse.Namespace) -> int:
             best.append(several[0])
             fewer += len(several) < arguments.captions
         wanted = arguments.out or arguments.figure
-        drawable = readable_again(best, what, found.complaints) if wanted else []
+        drawable = readable_again(best, what, paths.complaints) if wanted else []
         if arguments.out and drawable:
-            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **look_of(arguments))}")
+            complain(f"drawn: {drawable[0].write_folder(arguments.out, drawable, **view_of(arguments))}")
         if arguments.csv:
             write_table(arguments.csv, best)
-        write_figure(arguments, drawable, figure | look_of(arguments))
+        write_figure(arguments, drawable, figure | view_of(arguments))
         if fewer:
             complain(f"{fewer} of {len(best)} {what} have fewer than {arguments.captions} different captions")
         if arguments.attend:
-            found.notes.extend(unmoved(best, model.caption, options))
+            paths.notes.extend(unmoved(best, model.caption, options))
         words = getattr(model.task, "vocabulary", None)
-        found.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
-    return 1 if found.complaints else 0
+        paths.notes.extend(remarks(best, model.task.unit, pretrained=is_pretrained(model.name), words=words))
+    return 1 if paths.complaints else 0
 
 
 def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
-    """The run and the images that are named: without a run, the included captioner.
+    """Return the run and the images that are named; without a run, the included captioner.
 
-    The first name is a run if it is the folder of one, or if there is nothing of this name and it is no image's. Names
-    after an option are left in `arguments.overrides` by the parser, and are taken from there.
+    The first name is a run if it is the folder of one, or if nothing has this name and it is not that of an image. The
+    parser leaves names after an option in `arguments.overrides`; they are taken from there.
     """
     from vision_attn.data.images.open import ENDINGS
     from vision_attn.data.photographs.annotation_files.hub_datasets import NAME
@@ -159,7 +159,7 @@ def run_and_images(arguments: argparse.Namespace) -> tuple[Path, list[Path]]:
 
 
 def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `Model.caption` that the arguments ask for."""
+    """Return the options of `Model.caption` that the arguments ask for."""
     if not 1 <= arguments.captions <= MOST:
         raise UserError(f"--captions is {arguments.captions}, but must be from 1 to {MOST}")
     names = ("temperature", "top_p", "seed")
@@ -169,7 +169,7 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.captions == 1 and arguments.strategy == "diverse":
         raise UserError("--diverse is for several captions: add --captions N")
     if arguments.strength is not None and not arguments.attend:
-        raise UserError("--strength is of the places of --attend: add --attend WORD:x,y")
+        raise UserError("--strength applies to the places of --attend: add --attend WORD:x,y")
     if arguments.attend:
         given["attend"] = attended(arguments.attend)
         given["strength"] = 1.0 if arguments.strength is None else arguments.strength
@@ -177,8 +177,9 @@ def decoding(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
-    """The places of `--attend` by their word, or the first and the last of several. Raises UserError for others."""
-    found: dict[int | tuple[int, int], Any] = {}
+    """Return the places of `--attend` by their word, or by the first and the last of several words. Raises UserError
+    for other values."""
+    steering: dict[int | tuple[int, int], Any] = {}
     for text in places:
         words, colon, place = text.partition(":")
         ends = words.split("-")
@@ -188,17 +189,17 @@ def attended(places: Sequence[str]) -> dict[int | tuple[int, int], Any]:
                 "such as 3:0.3,-0.2 or 3-5:mask.png"
             )
         between = (int(ends[0]), int(ends[1])) if len(ends) == 2 else int(ends[0])
-        if between in found:
+        if between in steering:
             raise UserError(f"--attend {text}: word {words} has a place already")
         try:
-            found[between] = tuple(map(float, place.split(",")))
+            steering[between] = tuple(map(float, place.split(",")))
         except ValueError:
-            found[between] = mask_of(place)
-    return found
+            steering[between] = mask_of(place)
+    return steering
 
 
 def mask_of(name: str) -> Any:
-    """The weights of a picture's pixels, in [0, 1]: white is 1."""
+    """Read the weights of a picture's pixels, in [0, 1]: white is 1."""
     import numpy as np
 
     from vision_attn.data.images.open import open_photograph
@@ -207,7 +208,7 @@ def mask_of(name: str) -> Any:
 
 
 def write_table(path: Path, results: Sequence[Any]) -> None:
-    """Write `image,caption` for each result, in UTF-8; bytes of names that are none are written as escapes."""
+    """Write `image,caption` for each result, in UTF-8; bytes of names that are not UTF-8 are written as escapes."""
     with (
         replacing(path) as temporary,
         open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file,
@@ -218,25 +219,25 @@ def write_table(path: Path, results: Sequence[Any]) -> None:
 
 
 def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> list[Any]:
-    """The results whose pictures can still be read."""
-    found = []
+    """Return the results whose pictures can still be read."""
+    again = []
     for result in progress(results, what=what, unit="film" if what == "films" else "image"):
         try:
             _ = result.picture
-            found.append(result)
+            again.append(result)
         except UserError as error:
             complaints.append(str(error))
-    return found
+    return again
 
 
 def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> Iterator[str]:
-    """Say of how many photographs the caption is what it is without `--attend`, which takes another search of each."""
+    """Say for how many photographs the caption is the same without `--attend`; this takes another search for each."""
     own = {key: value for key, value in options.items() if key not in ("attend", "strength")}
     own |= {"placed": False, "unreadable": []}
-    plain = {several[0].file: several[0].text for several in caption((one.image for one in results), **own)}
-    same = [one for one in results if plain.get(one.file) == one.text]
-    looked = [one.file for one in same if one.steered]
-    early = [one.file for one in same if not one.steered]
+    plain = {several[0].file: several[0].text for several in caption((result.image for result in results), **own)}
+    same = [result for result in results if plain.get(result.file) == result.text]
+    looked = [result.file for result in same if result.steered]
+    early = [result.file for result in same if not result.steered]
     if looked:
         yield f"looked at the place of --attend, and the caption stays what it was: {few(looked)}"
     if early:
@@ -244,8 +245,10 @@ def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> It
 
 
 def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any = None) -> Iterator[str]:
-    """What is worth knowing of all captions: that some are empty or cut, or that nearly all are the same. unit: what
-    was captioned. pretrained: by a captioner of transformers. words: the vocabulary."""
+    """Yield remarks on all captions: that some are empty or cut, or that nearly all are the same.
+
+    unit: the name of the captioned items, such as image. pretrained: whether a captioner of transformers wrote them.
+        words: the vocabulary."""
     from vision_attn.data.words import Spaces
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 

@@ -1,11 +1,11 @@
 """Classify images with a trained run, and draw the path of its glimpses.
 
-Prints FILE, a tab, the most likely class, a tab and its probability, a line for each image; in a folder, all images are
-classified, and with --recursive those of its subfolders too. Images may have any size and any colours: they are
-converted to those that the run was trained on. A run whose model takes glimpses sees an image at its own size, unless
-the run was trained on photographs of a certain size; other models see it resized. An image larger than memory can be
-given as an array of uint8 in a .npy file: only what the model looks at is read. What could not be read is named on
-standard error (exit status 1). Needs the run's best/ alone, not the data it was trained on.
+Prints a line for each image: FILE, a tab, the most likely class, a tab and its probability. In a folder, all images are
+classified, with --recursive also those of its subfolders. Images may have any size and any colours: they are converted
+to those of the training images. A run whose model takes glimpses sees an image at its own size, unless the run was
+trained on photographs of a certain size; other models see it resized. An image larger than memory can be given as an
+array of uint8 in a .npy file, of which only the glimpses are read. Standard error names images that could not be read
+(exit status 1). Only the run's best/ is needed, not its training data.
 """
 
 import argparse
@@ -40,21 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Classify all that can be read; the exit status is 1 when something could not be."""
+    """Classify every image that can be read; the exit status is 1 if one could not be."""
     take_images(arguments, "classify")
     figure = figure_options(arguments)
     model = open_with(arguments)
     from vision_attn.contracts import Reads
     from vision_attn.data.images.lazy import OPENED
     from vision_attn.results.classified import ClassificationResult
-    from vision_attn.viz.classified import GLIMPSES, READS, write_looks
-    from vision_attn.viz.index import Entry
-    from vision_attn.viz.sheet import picture_name
+    from vision_attn.viz.classified import GLIMPSES, READS, write_classified_page
+    from vision_attn.viz.index import IndexEntry
+    from vision_attn.viz.panel_sheets import picture_name
 
-    doubts, drawn, pictured = list[str](), list[Entry](), list[ClassificationResult]()
-    with images_of(arguments, "classify", endings=OPENED) as (files, found):
+    doubts, drawn, pictured = list[str](), list[IndexEntry](), list[ClassificationResult]()
+    with images_of(arguments, "classify", endings=OPENED) as (files, paths):
         results = model.classify(
-            files, invert=arguments.invert, locations=arguments.locations, unreadable=found.complaints
+            files, invert=arguments.invert, locations=arguments.locations, unreadable=paths.complaints
         )
         for number, result in enumerate(results, start=1):
             if arguments.json:
@@ -65,21 +65,22 @@ def run(arguments: argparse.Namespace) -> int:
             pictured += [result] * bool(arguments.figure)
             if arguments.out and result.view is not None:
                 place = result.save(arguments.out / picture_name(number, result.title))
-                drawn.append(Entry(place, f"{result.file}: {result.text}"))
+                drawn.append(IndexEntry(place, f"{result.file}: {result.text}"))
         if drawn:
             guide = READS if isinstance(result.view, Reads) else GLIMPSES
-            complain(f"drawn: {write_looks(arguments.out, drawn, guide)}")
-        elif arguments.out and not found.complaints:
+            complain(f"drawn: {write_classified_page(arguments.out, drawn, guide)}")
+        elif arguments.out and not paths.complaints:
             complain("no pictures: this model sees the whole image at once")
         write_figure(arguments, pictured, figure)
-        found.notes.extend(doubts[:6])
+        paths.notes.extend(doubts[:6])
         if len(doubts) > 6:
-            found.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")
-    return 1 if found.complaints else 0
+            paths.notes.append(f"{len(doubts) - 6} more remarks of this kind; name fewer images to see them")
+    return 1 if paths.complaints else 0
 
 
 def reasons_to_doubt(model: "Model", result: "ClassificationResult", *, inverted: bool) -> Iterator[str]:
-    """Why an answer may be wrong: the image is much larger than the training images, not white on black, or both."""
+    """Yield reasons why an answer may be wrong: the image is much larger than the training images, not white on black,
+    or both."""
     from vision_attn.attention.images import overview
     from vision_attn.data.labelled.labelled_images import LabelledImages
 

@@ -1,11 +1,11 @@
 """Compare runs: their metrics, the keys in which their configs differ, and their curves.
 
-Prints a table with a line for each run: the keys that are not the same in all, the step of the best weights, the metric
-that selected them, on validation and, where `vision-attn eval` has measured it, on the test split, and further metrics
-of the test split. Runs that differ in their seed alone are followed by their mean and standard deviation. Runs of
-unlike tasks, or of other test sets, stand in tables of their own, and a line says why. RUN may be the name of an
-included run, such as weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name
-of the model, transformers:NAME, is compared by its test metrics.
+Prints a table with a line for each run: the keys that differ, the step of the best weights, the metric that selected
+them, on validation and, if `vision-attn eval` has measured it, on the test split, and further metrics of the test
+split. Runs that differ only in their seed are followed by their mean and standard deviation. Runs of different tasks or
+test sets stand in separate tables, and a line says why. RUN may be the name of an included run, such as
+weights/photographs. A folder that `eval` wrote for a model that was not trained here, or the name of the model,
+transformers:NAME, is compared by its test metrics.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from typing import Any
 from vision_attn.commands._comparison import (
     SEED,
     Compared,
+    comparison_rows,
     curves,
     different,
     metric_names,
     named,
-    rows,
     settings,
     tables,
     tested,
@@ -42,11 +42,11 @@ from vision_attn.system.files import is_pretrained, read_json, shipped
 from vision_attn.system.inputs import writes
 
 WIDTH = 119
-"""Letters of a line of the table, where no terminal says how wide it is."""
+"""The letters of a line of the table where no terminal says how wide it is."""
 NARROWEST = 60
-"""Letters of a line, at least."""
+"""The smallest number of letters of a line."""
 NAME = 40
-"""Letters of a run's name in the table."""
+"""The largest number of letters of a run's name in the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the page and print the tables. Raises UserError for what is no run."""
+    """Write the page and print the tables. Raises UserError for a folder that is no run."""
     if arguments.out:
         check_writable(arguments.out, "--out")
         others_kept(arguments.out)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     figure = figure_options(arguments)
     notes: list[str] = []
     runs = [compared(folder, number, notes) for number, folder in enumerate(arguments.runs, start=1)]
-    known = {name for one in runs for name in (*one.val, *one.test)}
+    known = {name for run in runs for name in (*run.val, *run.test)}
     notes.extend(f"no run has {name}{suggest(name, known)}" for name in arguments.metrics or () if name not in known)
     if arguments.out:  # before anything is printed, whose reader may leave
         from vision_attn.commands._compared_page import write_compared
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _figure(runs: Sequence[Compared], wanted: Sequence[str] | None, path: Path, options: dict[str, Any]) -> str:
-    """Write the figure: curves, or bars of the test metrics of runs without logs. Returns what to say of it."""
+    """Write the figure: curves, or bars of the test metrics of runs without logs. Returns a line about it."""
     from vision_attn.viz.figures.charts import bars_figure, curves_figure
     from vision_attn.viz.figures.drawing import save
     from vision_attn.viz.figures.paper import Paper
@@ -109,8 +109,8 @@ def _figure(runs: Sequence[Compared], wanted: Sequence[str] | None, path: Path, 
 
 
 def compared(folder: Path, number: int, notes: list[str]) -> Compared:
-    """Read a run, also an included one by its name. What it does not have yet is empty. notes: takes what is worth
-    knowing of it."""
+    """Read a run, also an included one by its name. Files that do not exist yet are empty. notes: remarks on the run
+    are added here."""
     from vision_attn.configuration.moves import moved
     from vision_attn.system.bounded_yaml import flat, read_yaml
 
@@ -149,41 +149,41 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; one that a killed process left half written is left out."""
-    found = []
+    """Read the lines of a log, except one that a killed process left half written."""
+    lines = []
     for line in path.read_bytes().splitlines() if path.is_file() else ():
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict)]
+            lines.append(json.loads(line))
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def records(runs: Sequence[Compared]) -> Iterator[str]:
-    """A JSON object for each run."""
+    """Yield a JSON object for each run."""
     keys = different(runs)
-    for one in runs:
+    for run in runs:
         yield json.dumps(
-            {"run": one.name, "keys": {key: one.config.get(key) for key in keys}, "val": one.val, "test": one.test}
+            {"run": run.name, "keys": {key: run.config.get(key) for key in keys}, "val": run.val, "test": run.test}
         )
 
 
 def printed(runs: Sequence[Compared], wanted: Sequence[str] | None) -> Iterator[str]:
-    """The lines of all tables, none wider than the terminal."""
-    found, room = tables(runs), max(NARROWEST, get_terminal_size((WIDTH, 24)).columns)
-    for number, table in enumerate(found, start=1):
-        if len(found) > 1:
+    """Yield the lines of all tables, none wider than the terminal."""
+    compared, room = tables(runs), max(NARROWEST, get_terminal_size((WIDTH, 24)).columns)
+    for number, table in enumerate(compared, start=1):
+        if len(compared) > 1:
             yield from ([""] if number > 1 else [])
             yield f"{number}. {named(table)}"
         yield from _table(table, wanted, room)
-    if len(found) > 1:
+    if len(compared) > 1:
         yield ""
-    for line in (*why(found), *unfinished(runs)):
+    for line in (*why(compared), *unfinished(runs)):
         yield from wrap(line, room, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _table(table: Sequence[Compared], wanted: Sequence[str] | None, room: int) -> Iterator[str]:
-    """Aligned columns of a table, and the keys that differ: as columns where all of them have room, else each on a line
-    below, with its values by the numbers of runs. Metrics without room are left out; those that were asked for follow
-    in a further table. A single run without room for all is a column. room: letters of a line."""
+    """Yield the aligned columns of a table and the keys that differ: as columns if all of them fit, otherwise each on a
+    line below, with its values by the numbers of runs. Metrics that do not fit are left out; those asked for follow in
+    a further table. A single run that does not fit is shown as a column. room: the letters of a line."""
     names, (keys, others) = metric_names(table, wanted), told_keys(table)
     if len(table) == 1 and _width(whole := _grid(table, names)) > room:
         label = max(map(len, whole[0]))
@@ -209,19 +209,19 @@ def _table(table: Sequence[Compared], wanted: Sequence[str] | None, room: int) -
 
 
 def _grid(table: Sequence[Compared], names: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> list[list[str]]:
-    """The cells of a table, the head first. A mean takes two lines."""
-    found = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
+    """Return the cells of a table, the head first. A mean takes two lines."""
+    grid = [["#", "run", *keys, "step", *(f"{split} {name}" for split, name in names)]]
     columns = [settings(table, key) for key in keys]
-    own = {one.number: [column[place] for column in columns] for place, one in enumerate(table)}
-    for row in rows(table, names):
+    own = {run.number: [column[place] for column in columns] for place, run in enumerate(table)}
+    for row in comparison_rows(table, names):
         numbers = [written(value, name) for value, (_, name) in zip(row.values, names, strict=True)]
-        if one := row.run:
-            found.append([str(one.number), _end(one.name), *own[one.number], str(one.val.get("step", "-")), *numbers])
+        if run := row.run:
+            grid.append([str(run.number), _end(run.name), *own[run.number], str(run.val.get("step", "-")), *numbers])
             continue
         spread = [written(value, name) for value, (_, name) in zip(row.spread, names, strict=True)]
         for label, cells in ((f"mean of {row.seeds} seeds", numbers), ("+- standard deviation", spread)):
-            found.append(["", label, *[""] * (len(keys) + 1), *cells])
-    return found
+            grid.append(["", label, *[""] * (len(keys) + 1), *cells])
+    return grid
 
 
 def _width(grid: Sequence[Sequence[str]]) -> int:
@@ -233,8 +233,8 @@ def _end(name: str) -> str:
 
 
 def _by_value(table: Sequence[Compared], key: str) -> str:
-    """A key's values, each with the numbers of the runs that have it."""
-    found: dict[str, list[str]] = {}
-    for one, value in zip(table, settings(table, key), strict=True):
-        found.setdefault(value, []).append(str(one.number))
-    return "; ".join(f"{', '.join(numbers)}: {value}" for value, numbers in found.items())
+    """Return a key's values, each with the numbers of the runs that have it."""
+    by_value: dict[str, list[str]] = {}
+    for run, value in zip(table, settings(table, key), strict=True):
+        by_value.setdefault(value, []).append(str(run.number))
+    return "; ".join(f"{', '.join(numbers)}: {value}" for value, numbers in by_value.items())

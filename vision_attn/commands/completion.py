@@ -8,7 +8,7 @@ import argparse
 from typing import Any
 
 FILES = ("CONFIG", "RUN", "FOLDER", "IMAGE", "RESULTS", "REFERENCES", "FILE", "FILE.json", "FILE.jsonl")
-"""The names of arguments that are files or folders."""
+"""The metavariables of arguments that are files or folders."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

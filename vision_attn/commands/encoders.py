@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def networks_known() -> list[str]:
-    """The names of all networks, by library."""
+    """Return the names of all networks, by library."""
     from importlib.util import find_spec
 
     from vision_attn.encoders import networks
@@ -41,15 +41,17 @@ def networks_known() -> list[str]:
 
 
 def described(name: str) -> list[str]:
-    """What a config gets for the network `name`, and the last node of each shape of its maps."""
+    """Describe the network `name`: the encoder that a config gets, and the last node of each shape of its maps."""
     from vision_attn.encoders import networks
-    from vision_attn.encoders.choosing import BACKBONE, suited
+    from vision_attn.encoders.network_settings import BACKBONE, suited
 
-    found = suited(name)
-    kind, settings = found["class_path"].rpartition(".")[2], found["init_args"]
-    lines = [", ".join([f"{name}: {kind}", *(f"{key} {value}" for key, value in settings.items() if key != "name")])]
+    config = suited(name)
+    class_name, settings = config["class_path"].rpartition(".")[2], config["init_args"]
+    lines = [
+        ", ".join([f"{name}: {class_name}", *(f"{key} {value}" for key, value in settings.items() if key != "name")])
+    ]
     lines.append(f"weights: {weights_of(name, settings)}")
-    if found["class_path"] != BACKBONE:
+    if config["class_path"] != BACKBONE:
         return [*lines, "regions: its patch tokens"]
     resolution = settings["resolution"]
     last = {shape: node for node, shape in networks.maps(name, resolution)[1].items()}
@@ -64,7 +66,7 @@ def described(name: str) -> list[str]:
 
 
 def weights_of(name: str, settings: dict[str, Any]) -> str:
-    """Where the weights of a network come from, and whether they are here."""
+    """Say where the weights of a network come from, and whether they are on this machine."""
     from vision_attn.encoders import networks
 
     library = networks.library_of(name)

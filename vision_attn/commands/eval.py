@@ -2,12 +2,11 @@
 
 Prints a table and writes metrics_SPLIT.json and, for captioners, captions_SPLIT.json (COCO results format) and
 scores_SPLIT.jsonl (the metrics of each image; --each writes them elsewhere), into the run folder or another. Metrics of
-captions have intervals of 95%, as `score` gives them. --number 100 measures a sample, to know sooner. Keys of
-the config may be overridden, so that data that moved is found: --data.images=FOLDER.
-Several runs of captioners are an ensemble, which averages their probabilities of each word. Its data and its decoding
-are those of the first, and its results go into the folder ensemble/ of the first.
-A captioner of transformers, transformers:NAME-or-folder, is measured on photographs with captions, such as
---data.images=FOLDER --data.annotations=FILE, or on other data that --data names.
+captions have intervals of 95%, as `score` gives them. --number 100 measures a sample, which is faster. Keys of the
+config may be overridden, for example if the data moved: --data.images=FOLDER. Several runs of captioners are measured
+as an ensemble, which averages their probabilities of each word. It has the data and the decoding of the first run, and
+writes into its folder ensemble/. A captioner of transformers, transformers:NAME-or-folder, is measured on photographs
+with captions, such as --data.images=FOLDER --data.annotations=FILE, or on other data that --data names.
 
 With several GPUs: torchrun --nproc-per-node=4 eval.py RUN. Each process predicts a part of the split, and the first one
 computes the metrics, which equal those of a single process.
@@ -36,11 +35,11 @@ from vision_attn.commands._run_options import (
     add_run_arguments,
     best_of,
     is_run,
-    look_of,
     measured_in,
     named,
     names_after_options,
     open_with,
+    view_of,
 )
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, say, unit_of
@@ -91,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def evaluated(arguments: argparse.Namespace, world: "World") -> int:
-    """The part of this process; the first one prints and writes, and returns the exit status."""
+    """Evaluate this process's part; the first process prints, writes, and returns the exit status."""
     names, arguments.overrides = names_after_options(arguments.overrides, lambda word: is_run(shipped(word)))
     arguments.others = [*arguments.others, *names]
     if arguments.show < 0:
@@ -122,7 +121,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
         if link.is_symlink():  # a run folder may come from anyone, and its links may lead anywhere
             raise UserError(f"{link} is a link: remove it, or name another folder with --out")
     written = out / f"metrics_{arguments.split}.json"
-    if look_of(arguments) and model.task.verb != "caption":
+    if view_of(arguments) and model.task.verb != "caption":
         raise UserError(f"--overlay and --scale are for captioners, and {folders[0]} holds a {model.task.kind}")
     if arguments.each:
         if model.task.kind != "captioner":
@@ -145,7 +144,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
             batch = examples(model.task, model.source.split(arguments.split), arguments.show, model.device)
             seed_all(model.seed)
             with old_pictures_removed(pictures):
-                paths = model.task.show(batch, pictures, **look_of(arguments))
+                paths = model.task.show(batch, pictures, **view_of(arguments))
                 more = f" and {len(paths) - 1} more in this folder" * (len(paths) > 1)
                 shown = f"pictures: {paths[0]}{more}" if paths else "no pictures"
                 if arguments.figure:
@@ -153,7 +152,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
                     from vision_attn.viz.figures.paper import Paper
 
                     seed_all(model.seed)
-                    save(model.task.figure(batch, Paper(**figure), **look_of(arguments)), arguments.figure)
+                    save(model.task.figure(batch, Paper(**figure), **view_of(arguments)), arguments.figure)
                     shown += f"; figure: {arguments.figure}"
         # All is written by now: the reader of what is printed may leave.
         if not arguments.json:
@@ -174,7 +173,7 @@ def evaluated(arguments: argparse.Namespace, world: "World") -> int:
 
 
 def covers(model: "Model", split: str, number: int) -> bool:
-    """Whether a split has at most `number` items."""
+    """Return whether a split has at most `number` items."""
     from vision_attn.engine.batches import items_of
 
     assert model.source is not None
@@ -194,9 +193,11 @@ def evaluate(
     each: Path | None = None,
     number: int | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """The metrics of `split`, and the record that holds them and all that one needs to know of how they came about. The
-    first process returns both, and writes the record into `out`; the others return nothing. each: the file for the
-    metrics of each image of a captioner, in the place of scores_SPLIT.jsonl in `out`. number: of items, if not all."""
+    """Compute the metrics of `split`, and a record of them with their settings and versions. The first process returns
+    both, and writes the record into `out`; the others return nothing.
+
+    each: the file for the metrics of each image of a captioner, instead of scores_SPLIT.jsonl in `out`. number: how
+        many items to measure, if not all."""
     import torch
 
     from vision_attn.engine.batch_size import DoesNotFit
@@ -226,7 +227,7 @@ def evaluate(
             deque(predicted, maxlen=0)
             world.gather_to_main(sum(sizes))
             return {}, {}
-        # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
+        # Files behind the metrics, such as captions.json, get a temporary name first, then one that names the split.
         with scratch("eval", out) as folder:
             short = None
             try:
@@ -264,7 +265,7 @@ def evaluate(
 
 
 def table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """A line for each metric, with its interval of 95% where there is one."""
+    """Yield a line for each metric, with its 95% interval where there is one."""
     width = max(map(len, metrics))
     for name, value in metrics.items():
         ends = intervals.get(name)
@@ -274,7 +275,7 @@ def table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]
 
 
 def machine(device: Any, threads: int) -> dict[str, Any]:
-    """What computed, and the versions of everything that numbers depend on."""
+    """Return the device and the versions of everything that the numbers depend on."""
     import torch
 
     import vision_attn

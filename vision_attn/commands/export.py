@@ -1,8 +1,9 @@
 """Export a trained run to ONNX and torch.export, for programs without vision_attn.
 
 A captioner becomes encoder, start and step, with any number of images, and caption.py, which captions photographs with
-onnxruntime alone. A classifier becomes classifier, a generator generator, what answers questions answerer. Each file
-is compared with PyTorch: the lines say by how much they differ. ONNX needs the extra [onnx].
+onnxruntime alone. A classifier becomes classifier, a generator becomes generator, and a model that answers questions
+becomes answerer. Each file is compared with PyTorch, and its largest difference is printed. ONNX needs the extra
+[onnx].
 """
 
 import argparse

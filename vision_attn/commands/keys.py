@@ -1,7 +1,7 @@
 """List the keys of a config that can be overridden, with their values and what they mean.
 
-Prints --KEY=VALUE, as `train` and `prepare` take it, a line for each key of CONFIG, defaults included; behind a #, what
-it means. With overrides, of the config that they give: --task.model=CLASS lists the keys of that class.
+Prints a line for each key of CONFIG, defaults included: --KEY=VALUE, as `train` and `prepare` take it, and its meaning
+after a #. Overrides change the config first: --task.model=CLASS lists the keys of that class.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from vision_attn.commands._hints import add_config, read_config
 from vision_attn.system.console import say
 
 NAMED = re.compile(r"(?:^[ \t]*|(?<=[.;] ))(`?\w+`?(?:, `?\w+`?)*)(?: \([^)]*\))?:[ \t]+(?=\S)", re.MULTILINE)
-"""The beginning of a description, of a line or sentence: "size: ", "`size`, `width`: " or "lr (float, optional): "."""
+"""Matches the beginning of a description at the start of a line or sentence: "size: ", "`size`, `width`: " or "lr
+(float, optional): "."""
 
 ABBREVIATED = r"(?<!\bal)(?<!\beq)(?<!\be\.g)(?<!\.)"
-"""Not behind these, a full stop ends a sentence."""
+"""A full stop ends a sentence unless it follows one of these."""
 
 LONGEST = 200
-"""Characters of a description, as far as it consists of several sentences."""
+"""The largest number of characters of a description with several sentences."""
 
 GENERAL = {
     "folder": "where the four files of MNIST are",
@@ -47,7 +48,7 @@ GENERAL = {
     "val_images": "images for validation",
     "test_images": "images for the test",
 }
-"""What names mean everywhere, where a docstring does not repeat it."""
+"""Descriptions of names that mean the same everywhere, for docstrings that do not repeat them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,17 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any, str]]:
-    """Yield the keys of a config as on the command line, with their values and descriptions: of a class, which is the
-    value of its key, the first sentence. `described`: the descriptions of the keys below."""
+    """Yield the keys of a config as on the command line, with their values and descriptions. A class, which is the
+    value of its key, is described by its first sentence. described: the descriptions of the keys below."""
     text = described.get(path[-1], "") if path else ""
     if not isinstance(node, dict) or not node:
         yield ".".join(path), node, text if isinstance(text, str) else ""
         return
     if "class_path" in node:
         module, _, name = node["class_path"].rpartition(".")  # imported when the config was read
-        found = getattr(sys.modules.get(module), name, None)
-        yield ".".join(path), node["class_path"], plain(sentences(inspect.getdoc(found) or "")[0])
-        below = descriptions(found)
+        constant = getattr(sys.modules.get(module), name, None)
+        yield ".".join(path), node["class_path"], plain(sentences(inspect.getdoc(constant) or "")[0])
+        below = descriptions(constant)
         for key, value in (node.get("init_args") or {}).items():
             yield from settings(value, below, (*path, key))
         return
@@ -86,57 +87,57 @@ def settings(node: Any, described: Mapping[str, Any], path: tuple[str, ...] = ()
 
 
 def descriptions(constructor: Any) -> dict[str, str]:
-    """The description of each parameter, from the docstrings of a class or function and, of a dataclass, from those of
-    its fields; with its choices, where it has some."""
+    """Return the description of each parameter, from the docstrings of a class or function and of a dataclass's fields,
+    with the choices of parameters that have some."""
     try:
         parameters = inspect.signature(constructor).parameters
     except (TypeError, ValueError):  # nothing that can be called, or nothing that says how
         return {}
     kinds = inspect.getmro(constructor)[:-1] if inspect.isclass(constructor) else [constructor]
-    found: dict[str, str] = {}
-    for kind in reversed(kinds):
-        documented = [kind.__doc__, kind.__init__.__doc__] if inspect.isclass(kind) else [kind.__doc__]
+    descriptions_of: dict[str, str] = {}
+    for cls in reversed(kinds):
+        documented = [cls.__doc__, cls.__init__.__doc__] if inspect.isclass(cls) else [cls.__doc__]
         for text in filter(None, documented):
-            found |= in_docstring(inspect.cleandoc(text), parameters)
-        if is_dataclass(kind):
-            found |= of_fields(kind)
+            descriptions_of |= in_docstring(inspect.cleandoc(text), parameters)
+        if is_dataclass(cls):
+            descriptions_of |= of_fields(cls)
     prose = sentences(inspect.getdoc(constructor) or "")
 
     def description(name: str) -> str:
-        own = found.get(name, "")
+        own = descriptions_of.get(name, "")
         if elsewhere := re.match(r"as for (\w+)", own):
             other = getattr(sys.modules[constructor.__module__], elsewhere[1], None)
             own = GENERAL.get(name) or descriptions(other).get(name) or own
         mentioned = next((plain(sentence) for sentence in prose if f"`{name}`" in sentence), "")
         return own or GENERAL.get(name) or mentioned
 
-    return {name: with_choices(description(name), each.annotation) for name, each in parameters.items()}
+    return {name: with_choices(description(name), parameter.annotation) for name, parameter in parameters.items()}
 
 
 def with_choices(text: str, annotation: Any) -> str:
-    """A description with the values that a parameter may have, if these are few and not all are mentioned."""
-    from vision_attn.configuration.annotations import kinds_of
+    """Add the values that a parameter may have to its description, if these are few and not all mentioned."""
+    from vision_attn.configuration.annotations import types_of
 
-    literals = [kind for kind in kinds_of(annotation) if get_origin(kind) is Literal]
-    values = dict.fromkeys(str(value) for kind in literals for value in get_args(kind))
+    literals = [annotated for annotated in types_of(annotation) if get_origin(annotated) is Literal]
+    values = dict.fromkeys(str(value) for literal in literals for value in get_args(literal))
     return text if all(value in text for value in values) else f"{text} ({' or '.join(values)})".strip()
 
 
 def in_docstring(text: str, known: Iterable[str]) -> dict[str, str]:
-    """Each description "name: text" of a docstring; it ends at an empty line or at the next."""
-    found: dict[str, str] = {}
+    """Return each description "name: text" of a docstring; it ends at an empty line or at the next."""
+    described: dict[str, str] = {}
     for paragraph in text.split("\n\n"):
         starts = [start for start in NAMED.finditer(paragraph) if set(re.findall(r"\w+", start[1])) & set(known)]
         ends = [*(start.start() for start in starts[1:]), len(paragraph)]
         for start, end in zip(starts, ends, strict=False):
-            found |= dict.fromkeys(re.findall(r"\w+", start[1]), shortened(paragraph[start.end() : end]))
-    return found
+            described |= dict.fromkeys(re.findall(r"\w+", start[1]), shortened(paragraph[start.end() : end]))
+    return described
 
 
-def of_fields(kind: type) -> dict[str, str]:
-    """The docstring below each field of a dataclass."""
+def of_fields(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass."""
     try:
-        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        (defined,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         body = defined.body if isinstance(defined, ast.ClassDef) else []
     except (OSError, SyntaxError):  # a class of an interactive session
         return {}
@@ -149,7 +150,7 @@ def of_fields(kind: type) -> dict[str, str]:
 
 
 def shortened(text: str) -> str:
-    """The first sentences of a description, of `LONGEST` characters together unless the first one is longer."""
+    """Return the first sentences of a description, up to `LONGEST` characters, or the first one if it is longer."""
     first, *others = sentences(text)
     for sentence in others:
         if len(first) + len(sentence) > LONGEST:
@@ -159,12 +160,12 @@ def shortened(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a docstring, each on one line; a list is one sentence for each item."""
+    """Split a docstring into sentences, each on one line; each item of a list is a sentence."""
     lines = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     return [sentence for line in lines for sentence in re.split(rf"{ABBREVIATED}[.;] ", line)]
 
 
 def plain(sentence: str) -> str:
-    """A sentence without markup and full stop."""
+    """Remove markup and the full stop from a sentence."""
     ended = sentence if sentence.endswith("..") else sentence.rstrip(".;")
     return ended.replace("`_", "").replace("`", "")

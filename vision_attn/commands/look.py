@@ -33,8 +33,8 @@ from vision_attn.commands._run_options import (
     add_model_and_images,
     add_overlay,
     load_with_images,
-    look_of,
     named,
+    view_of,
 )
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.console import complain, say
@@ -72,61 +72,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def box_of(text: str) -> tuple[float, ...]:
-    """The box that --without or --only gives."""
+    """Parse the box of --without or --only."""
     with suppress(ValueError):
-        if len(box := tuple(float(part) for part in text.split(","))) == 4:
+        if len(box := tuple(float(coordinate) for coordinate in text.split(","))) == 4:
             return box
     raise argparse.ArgumentTypeError(f"{text!r}: give four numbers, as in -0.5,-0.5,0,0.5")
 
 
 def intervene(arguments: argparse.Namespace) -> int:
-    """Print FILE, the answer, its probability before and after, and the likeliest answer after, of each photograph."""
-    with images_of(arguments, "look") as (files, found):
+    """Print for each photograph FILE, the answer, its probability before and after, and the likeliest answer after."""
+    with images_of(arguments, "look") as (files, paths):
         model = load_with_images(arguments)
         options = {"without": arguments.without, "only": arguments.only}
         layers = None if arguments.layer is None else [arguments.layer]
-        for result in model.intervene(files, arguments.text, layers=layers, unreadable=found.complaints, **options):
+        for result in model.intervene(files, arguments.text, layers=layers, unreadable=paths.complaints, **options):
             then = f"{result.likeliest[0][0]} ({result.likeliest[0][1]:.2f})" if result.likeliest else ""
             for word, before, after in zip(result.words, result.before, result.after, strict=True):
                 say(result.file, word, f"{before:.3f}", f"{after:.3f}", *[then] * bool(then))
-    return 1 if found.complaints else 0
+    return 1 if paths.complaints else 0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at all that can be read; the exit status is 1 when something could not be."""
+    """Explain every image that can be read; the exit status is 1 if one could not be."""
     if arguments.without or arguments.only:
         return intervene(arguments)
     figure = figure_options(arguments)
     for option in ("methods", "models"):
         if getattr(arguments, option) and not arguments.figure:
-            raise UserError(f"--{option} is of a figure: add --figure FILE.pdf")
+            raise UserError(f"--{option} applies to a figure: add --figure FILE.pdf")
     no_images("models", arguments.models)
     options = {"layer": arguments.layer, "head": arguments.head}
     method, *others = arguments.methods or [arguments.method]
     done: list[ExplanationResult] = []
-    with images_of(arguments, "look") as (files, found):
-        model, *further = [load_with_images(one) for one in of_each_model(arguments)]
-        for result in model.look(files, arguments.text, unreadable=found.complaints, method=method, **options):
+    with images_of(arguments, "look") as (files, paths):
+        model, *further = [load_with_images(name) for name in of_each_model(arguments)]
+        for result in model.look(files, arguments.text, unreadable=paths.complaints, method=method, **options):
             done.append(result)
             say(result.file, result.text, *([result.model] if further else []))
         if not arguments.images:
             raise UserError(NO_IMAGES)
         if done:
-            complain(f"drawn: {done[0].write_folder(arguments.out, done, **look_of(arguments))}")
+            complain(f"drawn: {done[0].write_folder(arguments.out, done, **view_of(arguments))}")
         columns = list(done)
-        for one in (model, *further):
-            for other in others if one is model else (method, *others):
-                seen = one.look(list(found.files), arguments.text, unreadable=[], method=other, **options)
+        for opened in (model, *further):
+            for other in others if opened is model else (method, *others):
+                seen = opened.look(list(paths.files), arguments.text, unreadable=[], method=other, **options)
                 columns += seen
                 for result in seen if other == method else ():
                     say(result.file, result.text, result.model)
-        write_figure(arguments, columns, figure | look_of(arguments))
-    return 1 if found.complaints else 0
+        write_figure(arguments, columns, figure | view_of(arguments))
+    return 1 if paths.complaints else 0
 
 
 def of_each_model(arguments: argparse.Namespace) -> Iterator[argparse.Namespace]:
-    """The arguments with each of the models. The first one's file of weights is its own; random weights are for all but
-    runs."""
+    """Yield the arguments with each of the models. A file of weights is for the first model only; random weights are
+    for all but runs."""
     from vision_attn.results.explainer import is_run_name
 
     yield arguments

@@ -2,17 +2,17 @@
 
 MODEL is what `vision-attn look` takes, or a run that takes glimpses. A run on drawn scenes or digits needs no IMAGE:
 its own test images are measured, whose boxes are known. For each method of maps that suits it, the regions that a map
-marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is followed:
-the sooner it falls, and rises, the more the map tells of the model. A random order, and the best one that was found,
-are measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes
-or masks of objects (--boxes), and with each other.
+marks most are deleted from an image, and inserted into an empty one, while the probability of the answer is measured:
+the earlier it falls, or rises, the more faithful the map is to the model. A random order, and the best order found, are
+measured too. Maps are also compared with those of the same model with random weights (they must change), with boxes or
+masks of objects (--boxes), and with each other.
 
-Says after the second photograph how long all will take. Prints each method, its gain over a random order, and whether
-it points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
-after Ctrl-C or SIGTERM, of the images that were measured until then.
+Reports the expected time after the second photograph. Prints each method, its gain over a random order, and whether it
+points. Writes index.html, with the table, the curves, and the most and the least faithful images, and measure.json;
+after Ctrl-C or SIGTERM, for the images measured so far.
 
-The fast way: --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer steps, and
---method and --number fewer methods and images.
+For a fast measurement, --best 0 --sanity 0 leave out the best orders and the random weights, --steps 3 takes fewer
+steps, and --method and --number measure fewer methods and images.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 
 from vision_attn.commands._files import add_figure_arguments, figure_options, images_of, place, write_figure
-from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, look_of
+from vision_attn.commands._run_options import add_model_and_images, add_overlay, load_with_images, view_of
 from vision_attn.explain.methods import METHODS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import complain, say, signed
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure all that can be read; the exit status is 1 when something could not be."""
+    """Measure every image that can be read; the exit status is 1 if one could not be."""
     with collected_later():
         from vision_attn.configuration.trust import as_packages
         from vision_attn.results.faithfulness import boxes_for
@@ -87,36 +87,36 @@ def run(arguments: argparse.Namespace) -> int:
         reads(arguments.boxes)
     figure = figure_options(arguments)
     writes(arguments.out / "measure.json", "--out")
-    with ending_by_sigterm() as ended, images_of(arguments, "measure", pictured=False) as (files, found):
+    with ending_by_sigterm() as ended, images_of(arguments, "measure", pictured=False) as (files, paths):
         model = load_with_images(arguments)
         if arguments.images:
             if arguments.number is not None:
-                del found.files[arguments.number :]
-            settings |= {"unreadable": found.complaints, "total": len(found.files)}
-            settings["boxes"] = boxes_for(arguments.boxes, found.files)
+                del paths.files[arguments.number :]
+            settings |= {"unreadable": paths.complaints, "total": len(paths.files)}
+            settings["boxes"] = boxes_for(arguments.boxes, paths.files)
             result = model.measure(files, arguments.text, methods=methods or None, **settings)
         else:
             number = {} if arguments.number is None else {"number": arguments.number}
             result = model.measure(None, arguments.text, methods=methods or None, **number, **settings)
-        for name, one in result.methods.items():
-            ends = one["gain_interval"]
+        for name, method in result.methods.items():
+            ends = method["gain_interval"]
             interval = f" ({signed(ends[0])} to {signed(ends[1])})" if ends else ""
-            pointing = f"pointing {one['pointing']:.3f}" if "pointing" in one else ""
-            control = f"control {one['control']:.3f}" if "control" in one else ""
-            say(name, f"{signed(one['gain'])}{interval}", *filter(None, [pointing, control]))
+            pointing = f"pointing {method['pointing']:.3f}" if "pointing" in method else ""
+            control = f"control {method['control']:.3f}" if "control" in method else ""
+            say(name, f"{signed(method['gain'])}{interval}", *filter(None, [pointing, control]))
         for line in (*result.numbers["verdict"], GAIN):
             complain(line)
-        complain(f"written: {result.write_folder(arguments.out, **look_of(arguments))}")
+        complain(f"written: {result.write_folder(arguments.out, **view_of(arguments))}")
         write_figure(arguments, [result], figure)
         if not result.numbers["is_whole"] and not ended:
             raise KeyboardInterrupt
-    return 1 if found.complaints else 0
+    return 1 if paths.complaints else 0
 
 
 @contextmanager
 def ending_by_sigterm() -> Iterator[list[int]]:
-    """Within this context, SIGTERM is as Ctrl-C, and the process then ends with status 143; a second one kills it.
-    Yields a list that holds its number once it came."""
+    """Treat SIGTERM like Ctrl-C within this context; the process then ends with status 143, and a second one kills it.
+    Yields a list that holds the signal's number once it came."""
     ended = list[int]()
 
     def end(number: int, _: FrameType | None) -> None:

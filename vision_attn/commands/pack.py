@@ -20,14 +20,14 @@ from vision_attn.system.splits import PURPOSES
 
 KEPT = ("README.md",)
 EVALUATED = ("metrics", "captions", "glimpses", "confusion")
-"""What `eval` writes into a packed folder, NAME_SPLIT.json. It belongs to the weights that were there, and goes with
-them."""
+"""The files NAME_SPLIT.json that `eval` writes into a packed folder. They belong to the weights that were there, and
+are removed with them."""
 COPIED = (
     "config.yaml", "vocabulary.json", "function_words.json", "classes.json", "image_size.json", "metrics_val.json"
 )  # fmt: skip
 
 TRAINED = ("best", "last", "previous")
-"""Folders of a run, which training replaces."""
+"""The folders of a run, which training replaces."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,18 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
         settle(out)  # what a killed process has left
         if os.path.lexists(out) and not replaceable(out):
             raise UserError(other)
-        with replacing_folder(out) as part:
-            pack(best, part)
+        with replacing_folder(out) as scratch:
+            pack(best, scratch)
             for name in KEPT:
                 if (out / name).is_file():
-                    shutil.copyfile(out / name, part / name)
+                    shutil.copyfile(out / name, scratch / name)
     sizes = [bytes_of(sum(path.stat().st_size for path in folder.iterdir())) for folder in (out, best)]
     say(f"{shown(out)}: {sizes[0]}, of {sizes[1]}")
     return 0
 
 
-def pack(best: Path, part: Path) -> None:
-    """Write packed weights into the folder `part`. Raises UserError if those in `best` are damaged."""
+def pack(best: Path, out: Path) -> None:
+    """Write packed weights into the folder `out`. Raises UserError if those in `best` are damaged."""
     import yaml
 
     from vision_attn.configuration.config import HEAD, load
@@ -76,10 +76,10 @@ def pack(best: Path, part: Path) -> None:
     read_shapes(best / NAME)
     for name in COPIED:
         if (best / name).is_file():
-            shutil.copyfile(best / name, part / name)
+            shutil.copyfile(best / name, out / name)
     if freeze(config):
-        (part / "config.yaml").write_text(HEAD + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    in_half(best / NAME, part / NAME)
+        (out / "config.yaml").write_text(HEAD + yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    in_half(best / NAME, out / NAME)
 
 
 def freeze(config: dict[str, Any]) -> bool:
@@ -93,13 +93,13 @@ def freeze(config: dict[str, Any]) -> bool:
 
 
 def replaceable(out: Path) -> bool:
-    """Whether `out` is a folder that holds packed weights alone, or nothing but a README.md."""
+    """Return whether `out` is a folder that holds only packed weights, or nothing but a README.md."""
     from vision_attn.configuration.weights import NAME, is_half
 
     if not out.is_dir():
         return False
-    found = {path.name for path in out.iterdir() if path.is_file()}
-    packed = {NAME, "config.yaml"} <= found and is_half(out / NAME)
+    names = {path.name for path in out.iterdir() if path.is_file()}
+    packed = {NAME, "config.yaml"} <= names and is_half(out / NAME)
     evaluated = {f"{name}_{split}.json" for name in EVALUATED for split in PURPOSES}
     ours = {NAME, *COPIED, *KEPT, *evaluated} if packed else {*KEPT}
-    return found <= ours and len(found) == len(os.listdir(out))
+    return names <= ours and len(names) == len(os.listdir(out))

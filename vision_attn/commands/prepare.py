@@ -1,6 +1,6 @@
-"""Make what training needs of a data set: the vocabulary, and the cache of what the frozen part of an encoder computes.
+"""Prepare a data set for training: build the vocabulary, and the cache of the outputs of an encoder's frozen part.
 
-Training does it too, when it is not done yet; stopped or killed, the same command goes on where it was.
+Training does this too if it is not done yet. Run the same command again to resume.
 """
 
 import argparse

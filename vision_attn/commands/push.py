@@ -28,13 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder = shipped(arguments.run_folder)
     best = find_best(folder)
-    with scratch("push") as part:
-        pack(best, part)
+    with scratch("push") as packed:
+        pack(best, packed)
         readme = best / "README.md"
         if readme.is_file():
-            (part / "README.md").write_bytes(readme.read_bytes())
-        text = card(part, arguments.name, Path(folder).resolve().name)
-        (part / "README.md").write_text(text, encoding="utf-8")
-        address = upload(part, arguments.name, private=arguments.private)
+            (packed / "README.md").write_bytes(readme.read_bytes())
+        text = card(packed, arguments.name, Path(folder).resolve().name)
+        (packed / "README.md").write_text(text, encoding="utf-8")
+        address = upload(packed, arguments.name, private=arguments.private)
     say(f'uploaded: vision_attn.load("{address}")')
     return 0

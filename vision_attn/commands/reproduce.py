@@ -1,9 +1,9 @@
 """Make rows of papers again: train, measure, and say whether a number is worse than the documents say.
 
-Without a row, it lists all that the package has: their paper, its number and ours, seeds, time, and whether their data
-are found. ROW... or --all trains and measures them, those that take least first, and writes a page and a table. It
-resumes where it was stopped: run the same command again. The exit status is 1 if a row is worse by more than two
-standard errors, or failed. Keys of configs may be overridden, as for `train`: --run.epochs=3.
+Without a row, it lists all rows: their paper, its number and ours, seeds, time, and whether their data are found.
+ROW... or --all trains and measures rows, the fastest first, and writes a page and a table. Run the same command again
+to resume. The exit status is 1 if a row is worse by more than two standard errors, or failed. Keys of configs may be
+overridden, as for `train`: --run.epochs=3.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vision_attn.commands._files import check_writable, place
 from vision_attn.commands._hints import options_only
-from vision_attn.commands._paper_rows import Row, chosen, clock, missing, needed, rows, seconds
+from vision_attn.commands._paper_rows import PaperRow, chosen, clock, missing, needed, paper_rows, seconds
 from vision_attn.system.console import complain, say
 from vision_attn.system.errors import UserError
 
@@ -63,23 +63,23 @@ def run(arguments: argparse.Namespace) -> int:
     return reproduce(wanted, plan, arguments.hours)
 
 
-def _wanted(arguments: argparse.Namespace) -> list[Row]:
-    """The rows that are made. Raises UserError for those that cannot be."""
+def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
+    """Return the rows to make. Raises UserError for rows that cannot be made."""
     named = chosen(arguments.rows)
-    found = named or [row for row in rows() if row.name]
+    wanted = named or [row for row in paper_rows() if row.name]
     if arguments.included:
         without = [row.name for row in named if not row.weights]
         if without:
-            raise UserError(f"no weights are included of {', '.join(map(str, without))}: leave --included out")
-        found = [row for row in found if row.weights]
+            raise UserError(f"{', '.join(map(str, without))} has no included weights: leave --included out")
+        wanted = [row for row in wanted if row.weights]
     elif without := [row.name for row in named if not row.trainings]:
         raise UserError(f"how {without[0]} was trained cannot be repeated: --included measures its weights")
     else:
-        found = [row for row in found if row.trainings]
+        wanted = [row for row in wanted if row.trainings]
     if arguments.quick:
-        return found
+        return wanted
     kept = []
-    for row in found:
+    for row in wanted:
         if not (lacking := missing(row)):
             kept.append(row)
         elif named:
@@ -94,9 +94,9 @@ def _wanted(arguments: argparse.Namespace) -> list[Row]:
 
 
 def listed() -> Iterator[str]:
-    """The lines of the list: a heading for each table, then its rows."""
+    """Yield the lines of the list: a heading for each table, then its rows."""
     table = ""
-    for row in rows():
+    for row in paper_rows():
         if row.table != table:
             table = row.table
             yield ""
@@ -122,6 +122,6 @@ def listed() -> Iterator[str]:
         )  # fmt: skip
 
 
-def _before(row: Row, column: str) -> str:
+def _before(row: PaperRow, column: str) -> str:
     values: Sequence[float] = row.before[column]
     return f"{sum(values) / len(values):.{row.decimals[column]}f}"

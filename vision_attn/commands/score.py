@@ -6,14 +6,14 @@ id or by its file name, with or without the folder and the ending.
 
 Captions of languages without spaces are split by --words: characters, jieba (Chinese) or fugashi (Japanese).
 
-Prints a table and writes the metrics as JSON, and with --each those of each image. Annotated images without a caption
+Prints a table and writes the metrics as JSON, with --each also those of each image. Annotated images without a caption
 are skipped and counted: COCO's own code rejects such files, but a test split usually shares its annotation file with
 the other splits.
 
 --clip adds CLIPScore, which compares captions with the images.
 
-Intervals of 95% say how far a metric moves with other images: by a jackknife over images with Student's t, of at least
-5 images, each by itself. Several RESULTS are scored on the images that all of them caption, and compared with the
+Intervals of 95% say how far a metric moves with other images. They come from a jackknife over at least 5 images with
+Student's t, each by itself. Several RESULTS are scored on the images that all of them caption, and compared with the
 first: a difference whose interval contains 0 may be chance.
 """
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     files, annotations = [find(name) for name in arguments.results], located(arguments.annotations)
     if arguments.each and len(files) > 1:
-        raise UserError("--each is of one file of captions: score the files one by one")
+        raise UserError("--each takes a single file of captions: score the files one by one")
     name = f"{files[0].stem}_{'metrics' if len(files) == 1 else 'compared'}.json"
     out = arguments.out or files[0].with_name(name)
     if arguments.out or out.is_dir():
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_file(arguments.each, "--each")
     try:
         sets, photographs = [read_results(file) for file in files], read_references(annotations)
-        found = [
+        described = [
             photographs_of(captions, photographs, file, annotations) for captions, file in zip(sets, files, strict=True)
         ]
     except UserError as error:
@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
             ) from error
         raise
     if len(files) > 1:
-        sets, found = shared(sets, found)
-    references = {image: photograph.captions for image, photograph in found[0].items()}
+        sets, described = shared(sets, described)
+    references = {image: photograph.captions for image, photograph in described[0].items()}
 
     split = KINDS[arguments.words]().scored
     language = language_of(caption for photograph in photographs for caption in photograph.captions)
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.clip:
         from vision_attn.commands._clip import Clip
 
-        clip = Clip(arguments.clip, found[0], arguments.images and find(arguments.images))
+        clip = Clip(arguments.clip, described[0], arguments.images and find(arguments.images))
     reports = [caption_metrics(captions, references, **options) for captions in sets]
     if clip:
         reports = [clip.added(report, captions) for report, captions in zip(reports, sets, strict=True)]
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
             with replacing(out) as temporary:
                 temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             if arguments.each:
-                write_each(arguments.each, sets[0], reports[0].each)
+                write_each(arguments.each, sets[0], reports[0].by_image)
     except OSError as error:
         option = "--out or --each" if arguments.each else "--out"
         raise UserError(
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def are_exchanged(results: Path, annotations: Path) -> bool:
-    """Whether each of two files, which do not fit, would do in the place of the other."""
+    """Return whether two files that do not fit would fit if they were exchanged."""
     try:
         captions, photographs = read_results(annotations), read_references(results)
         photographs_of(captions, photographs, annotations, results)
@@ -156,10 +156,10 @@ def are_exchanged(results: Path, annotations: Path) -> bool:
 
 
 def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:
-    """The report, with a note if its images are too few for intervals."""
+    """Return the report, with a note if its images are too few for intervals."""
     from vision_attn.metrics.intervals import FEWEST
 
-    if not report.metrics or any(one.is_enough for one in estimated.values()):
+    if not report.metrics or any(estimate.is_enough for estimate in estimated.values()):
         return report
     return report._replace(notes=(*report.notes, f"no intervals: they take at least {FEWEST} images"))
 
@@ -167,9 +167,13 @@ def with_note(report: Report, estimated: Mapping[str, "Jackknife"]) -> Report:
 def written_content(
     files: Sequence[Path], reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]], **counts: int
 ) -> dict[str, Any]:
-    """What is written as JSON: of one file its metrics, of several a list of these, and differences to the first."""
+    """Return the JSON to write: the metrics of one file; for several a list of them, with differences to the first."""
     contents = [
-        {**report.metrics, **counts, "intervals": {name: ends for name, one in some.items() if (ends := of(one))}}
+        {
+            **report.metrics,
+            **counts,
+            "intervals": {name: ends for name, estimate in some.items() if (ends := of(estimate))},
+        }
         | {"failed": report.failed, "notes": report.notes}
         for report, some in zip(reports, estimated, strict=True)
     ]
@@ -179,9 +183,9 @@ def written_content(
         {
             name: {
                 "difference": report.metrics[name] - reports[0].metrics[name],
-                "interval": of_difference(one, estimated[0][name]),
+                "interval": of_difference(estimate, estimated[0][name]),
             }
-            for name, one in some.items()
+            for name, estimate in some.items()
             if name in estimated[0]
         }
         for report, some in zip(reports, estimated, strict=True)
@@ -196,13 +200,14 @@ def written_content(
 
 
 def of(metric: "Jackknife | None") -> list[float] | None:
-    """The interval of a metric, none of which is below 0; None for too few images."""
+    """Return the interval of a metric, which cannot be below 0; None for too few images."""
     ends = None if metric is None else metric.interval(low=0)
     return None if ends is None else ends.tolist()
 
 
 def of_difference(metric: "Jackknife | None", first: "Jackknife | None") -> list[float] | None:
-    """The interval of the difference of a metric to that of the first file; None for too few images, or others."""
+    """Return the interval of the difference of a metric to that of the first file; None for too few or different
+    images."""
     if metric is None or first is None or len(metric.left_out) != len(first.left_out):
         return None
     ends = (metric - first).interval()
@@ -210,9 +215,9 @@ def of_difference(metric: "Jackknife | None", first: "Jackknife | None") -> list
 
 
 def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife"]]) -> Iterator[str]:
-    """The lines of a table of metrics in percent, as in papers, with intervals if there are any; then failures and
-    notes. Of several files, each has a row for each metric, with its difference to the first."""
-    shown = any(of(one) for some in estimated for one in some.values())
+    """Yield the lines of a table of metrics in percent, as in papers, with intervals if there are any; then failures
+    and notes. With several files, each has a row for each metric, with its difference to the first."""
+    shown = any(of(estimate) for some in estimated for estimate in some.values())
 
     def between(ends: list[float] | None) -> str:
         return f"{'{:.2f} to {:.2f}'.format(*(100 * end for end in ends)) if ends else '':>20}" * shown
@@ -248,31 +253,32 @@ def table(reports: Sequence[Report], estimated: Sequence[Mapping[str, "Jackknife
 
 
 def shared(
-    sets: Sequence[Mapping[int | str, str]], found: Sequence[Mapping[int | str, Photograph]]
+    sets: Sequence[Mapping[int | str, str]], described: Sequence[Mapping[int | str, Photograph]]
 ) -> tuple[list[dict[int | str, str]], list[dict[int | str, Photograph]]]:
-    """The captions and photographs of the images that all files caption, by the photograph's id, in the same order."""
+    """Return the captions and photographs of the images that all files caption, by the photograph's id, in the same
+    order."""
     named = [
         {photographs[image].id: (caption, photographs[image]) for image, caption in captions.items()}
-        for captions, photographs in zip(sets, found, strict=True)
+        for captions, photographs in zip(sets, described, strict=True)
     ]
     common = [key for key in named[0] if all(key in other for other in named)]
     if not common:
         raise UserError("no image has a caption in every file: are they of the same split?")
-    return [{key: one[key][0] for key in common} for one in named], [
-        {key: one[key][1] for key in common} for one in named
+    return [{key: captions[key][0] for key in common} for captions in named], [
+        {key: captions[key][1] for key in common} for captions in named
     ]
 
 
 def photographs_of(
     candidates: dict[int | str, str], photographs: Sequence[Photograph], results: Path, annotations: Path
 ) -> dict[int | str, Photograph]:
-    """The photograph of each image of the results. Raises UserError, with a likely reason, if images of the results
-    are not annotated or are ambiguous."""
+    """Return the photograph of each image of the results. Raises UserError, with a likely reason, if images of the
+    results are not annotated or are ambiguous."""
     try:
-        found = matched(list(candidates), photographs)
+        matches = matched(list(candidates), photographs)
     except UserError as error:
         raise UserError(f"{results} and {annotations}: {error}") from error
-    unknown = [image for image in candidates if image not in found]
+    unknown = [image for image in candidates if image not in matches]
     if unknown:
         key, name = photographs[0].id, photographs[0].name
         like = f"image_id {brief(key)}" + f" or {brief(name)}" * (name not in ("", key))
@@ -280,4 +286,4 @@ def photographs_of(
             f"{results}: {len(unknown):,} of {len(candidates):,} captions belong to no image of {annotations},"
             f" such as image_id {brief(unknown[0])}; its images have names such as {like}: is it another split's file?"
         )
-    return {image: found[image] for image in candidates}
+    return {image: matches[image] for image in candidates}

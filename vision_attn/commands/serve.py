@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """The last part of each name, with as many of the parts before as tell it from different names."""
+    """Shorten each name to its last parts, as many as tell different names apart."""
     parts = [Path(name).parts for name in names]
 
     def short(mine: tuple[str, ...]) -> str:

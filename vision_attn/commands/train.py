@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def leaving_at_once(wanted: bool) -> Iterator[None]:
-    """Within this context, if `wanted`, an interrupted run ends this process without waiting for its threads: those of
-    torch's compiler would first compile what is left."""
+    """End this process, if `wanted`, without waiting for its threads when a run is interrupted within this context:
+    those of torch's compiler would first finish compiling."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
@@ -93,5 +93,5 @@ def trusting(config: Any) -> str:
     from vision_attn.configuration.run_folder import OPENED
     from vision_attn.configuration.trust import NEVER
 
-    named = {part.class_path.split(".")[0] for key in OPENED for part in parts_of(getattr(config, key))}
+    named = {component.class_path.split(".")[0] for key in OPENED for component in parts_of(getattr(config, key))}
     return "".join(f" --trust {package}" for package in sorted(filter(None, named - NEVER)))

@@ -1,9 +1,9 @@
 """Transcribe images of lines with a trained run, and draw where each character was read.
 
-Prints FILE, a tab and the transcript, a line for each image; in a folder, all images are transcribed, and with
---recursive those of its subfolders too. An image holds one line of characters; it is resized to the height that the run
-was trained on, and its paper, dark or light, becomes black. What could not be read is named on standard error (exit
-status 1). Needs the run's best/ alone, not the data it was trained on.
+Prints a line for each image: FILE, a tab and the transcript. In a folder, all images are transcribed, with --recursive
+also those of its subfolders. An image holds one line of characters; it is resized to the height of the training images,
+and its paper, dark or light, becomes black. Standard error names images that could not be read (exit status 1). Only
+the run's best/ is needed, not its training data.
 """
 
 import argparse
@@ -24,15 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Transcribe all that can be read; the exit status is 1 when something could not be."""
+    """Transcribe every image that can be read; the exit status is 1 if one could not be."""
     take_images(arguments, "transcribe")
     model = open_with(arguments)
     from vision_attn.metrics.variety import cut_short
 
     cut, drawn = [], []
-    with images_of(arguments, "transcribe", unit="line") as (files, found):
+    with images_of(arguments, "transcribe", unit="line") as (files, paths):
         options: dict[str, Any] = {"placed": arguments.out is not None, "locations": arguments.locations}
-        for result in model.transcribe(files, **options, unreadable=found.complaints):
+        for result in model.transcribe(files, **options, unreadable=paths.complaints):
             cut.append(result.cut)
             if arguments.json:  # in a line of ASCII characters
                 say(json.dumps({"file": result.file} | result.record()))
@@ -42,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
                 drawn.append(result)
         if drawn:
             complain(f"drawn: {drawn[0].write_folder(arguments.out, drawn)}")
-        found.notes.extend(cut_short({"cut": sum(cut) / max(1, len(cut))}))
-    return 1 if found.complaints else 0
+        paths.notes.extend(cut_short({"cut": sum(cut) / max(1, len(cut))}))
+    return 1 if paths.complaints else 0

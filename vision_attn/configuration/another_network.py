@@ -12,17 +12,17 @@ NAME = ("task", "encoder", "name")
 ENCODERS = {
     f"vision_attn.encoders.{name}" for name in ("backbone.Backbone", "patches.Patches", "patches.Timm", "vgg.VGG")
 }
-"""Classes whose settings belong to a network."""
+"""Classes of encoders whose settings belong to a network."""
 KEPT = {"trainable": bool, "rate": float, "precision": str, "fit": str}
-"""Settings that suit any network, of these types: `trainable` may also be a node of one."""
+"""Settings that suit any network, with the types for which they do: `trainable` may also name a node of one network."""
 
 
 def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option]]:
-    """A config whose encoder has the settings of the network that an option names, and the other options, which change
-    them as usual.
+    """Return a config whose encoder has the settings of the network that an option names, and the other options, which
+    change these settings as usual.
 
-    Node, resolution, weights and normalisation in the config are those of its own network: they are left out, and a
-    line says what is in their place; of the config's own network they stay, as a line says too. Raises UserError if
+    Node, resolution, weights and normalisation in the config belong to its own network. They are replaced, and a line
+    says by which. If the option names the config's own network, they stay, and a line says so. Raises UserError if
     there is no such network, or if it has no weights and is not trained, unless an option names its weights.
     """
     names = [option.text for option in options if option.path == NAME]
@@ -37,33 +37,33 @@ def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[s
     if settings.get("name") == names[-1]:
         say(_told(names[-1], encoder, given, {}) + "; the config has this network already, and its settings stay")
         return content, options
-    from vision_attn.encoders.choosing import suited
+    from vision_attn.encoders.network_settings import suited
 
-    found = suited(names[-1])
-    module, _, kind = found["class_path"].rpartition(".")
-    taken = inspect.signature(getattr(import_module(module), kind)).parameters
+    suitable = suited(names[-1])
+    module, _, class_name = suitable["class_path"].rpartition(".")
+    taken = inspect.signature(getattr(import_module(module), class_name)).parameters
     kept = {key: settings[key] for key, type_ in KEPT.items() if key in taken and isinstance(settings.get(key), type_)}
     trainable = str(given.get("trainable", kept.get("trainable"))).lower() == "true"
-    if "weights" not in given and not found["init_args"].get("weights", True) and not trainable:
+    if "weights" not in given and not suitable["init_args"].get("weights", True) and not trainable:
         raise UserError(
             f"encoder {names[-1]} has no weights that could be downloaded, and layers that are not trained would stay "
             "random: give its file as --task.encoder.weights=FILE, or train all of it, --task.encoder.trainable=true"
         )
-    say(_told(names[-1], found, given, settings))
-    changed = found | {"init_args": found["init_args"] | kept}
+    say(_told(names[-1], suitable, given, settings))
+    changed = suitable | {"init_args": suitable["init_args"] | kept}
     task = task | {"init_args": task["init_args"] | {"encoder": changed}}
     return content | {"task": task}, [option for option in options if option.path != NAME]
 
 
-def _told(name: str, found: dict[str, Any], given: dict[str, str], before: dict[str, Any]) -> str:
-    """What the encoder of a network has, with the options that are given."""
-    own = (found.get("init_args") or {}) | given
-    kind = found["class_path"].rpartition(".")[2]
+def _told(name: str, encoder: dict[str, Any], given: dict[str, str], before: dict[str, Any]) -> str:
+    """Describe the settings of a network's encoder, with the options that are given."""
+    own = (encoder.get("init_args") or {}) | given
+    class_name = encoder["class_path"].rpartition(".")[2]
     resolution = f" at {own['resolution']} pixels" if "resolution" in own else ""
-    parts = [own.get("node", f"its patch tokens ({kind})") + resolution]
-    weights = own.get("weights", None if kind == "Backbone" else "pretrained")
+    settings = [own.get("node", f"its patch tokens ({class_name})") + resolution]
+    weights = own.get("weights", None if class_name == "Backbone" else "pretrained")
     random = weights in (None, "null")
-    parts.append("random weights: give task.encoder.weights=FILE" if random else f"weights {weights}")
+    settings.append("random weights: give task.encoder.weights=FILE" if random else f"weights {weights}")
     if before.get("weights") not in (None, weights):
-        parts.append(f"not {before['weights']}, which are of {before.get('name', 'the network in the config')}")
-    return f"encoder {name}: {', '.join(parts)}"
+        settings.append(f"not {before['weights']}, which are of {before.get('name', 'the network in the config')}")
+    return f"encoder {name}: {', '.join(settings)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.options import Option
-from vision_attn.configuration.parts import Part
+from vision_attn.configuration.parts import PartConfig
 from vision_attn.configuration.trust import Wrong
 from vision_attn.system.bounded_yaml import flat, read_yaml
 
@@ -18,7 +18,8 @@ PLACEHOLDER = 1
 
 
 def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option], bool]:
-    """A config and its options with a number in the place of `auto`, and whether there was an `auto` that counts."""
+    """Return a config and its options with a number in place of `auto`, and whether `auto` was the value that
+    counts."""
     data: Any = content.get("data")
     arguments: Any = data.get("init_args") if isinstance(data, dict) else None
     written = isinstance(arguments, dict) and arguments.get("batch_size") == AUTO
@@ -34,7 +35,7 @@ def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[di
 
 @contextmanager
 def named() -> Iterator[None]:
-    """Within, the error of a wrong size of batches names `auto`."""
+    """Within this context, the error for a wrong size of batches names `auto`."""
     try:
         yield
     except Wrong as error:
@@ -43,17 +44,17 @@ def named() -> Iterator[None]:
         raise Wrong(error.key, f"{str(error).removeprefix(f'{error.key}: ')}; {AUTO} finds a size that fits") from error
 
 
-def is_automatic(data: Part) -> bool:
-    """Whether training is to find the size of batches."""
+def is_automatic(data: PartConfig) -> bool:
+    """Return whether training is to find the size of batches."""
     return data.arguments.get("batch_size") == AUTO
 
 
-def placed(data: Part, size: int = PLACEHOLDER) -> Part:
-    """The data with batches of a number of images."""
+def placed(data: PartConfig, size: int = PLACEHOLDER) -> PartConfig:
+    """Return the data with batches of `size` images."""
     return replace(data, arguments=data.arguments | {"batch_size": size})
 
 
 def size_in(config: Path) -> int | None:
-    """The size of batches that the config of a run holds; None if it holds none."""
+    """Return the size of batches in the config of a run; None if it has none."""
     size = flat(read_yaml(config)).get(".".join(KEY)) if config.is_file() else None
     return size if isinstance(size, int) else None

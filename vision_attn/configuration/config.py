@@ -18,8 +18,8 @@ from vision_attn.configuration.another_network import NAME, with_network
 from vision_attn.configuration.automatic_batch import AUTO, is_automatic, named, placed, with_placeholder
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options, value_of
-from vision_attn.configuration.parts import Part, built, plain
-from vision_attn.configuration.reader import Reader, located
+from vision_attn.configuration.parts import PartConfig, built, plain
+from vision_attn.configuration.reader import ConfigReader, located
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
 from vision_attn.system.bounded_yaml import flat, read_yaml
@@ -40,7 +40,7 @@ def experiment(
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None,
     run: Run,
 ) -> None:
-    """What a config describes: its signature is the schema of configs, and the same as that of `engine.fit.fit`.
+    """Do nothing: the signature is the schema of configs, and the same as that of `engine.fit.fit`.
 
     It stands apart from `fit`, so that opening a run does not import the engine.
     """
@@ -50,23 +50,23 @@ def experiment(
 class Config:
     """A config, checked and complete: the keys of `experiment`."""
 
-    task: Part
-    data: Part
-    optimizer: Part
-    schedule: Part | None
+    task: PartConfig
+    data: PartConfig
+    optimizer: PartConfig
+    schedule: PartConfig | None
     run: Run
 
     def content(self) -> dict[str, Any]:
-        """What a config file holds, with every default spelled out."""
+        """Return the content of a config file, with every default spelled out."""
         return {key: asdict(self.run) if key == "run" else plain(part) for key, part in vars(self).items()}
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """The config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
+    """Read the config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
 
-    `run.folder` is `runs/NAME` unless given. Of `task`, what is not written in the file is that of the run which
-    `run.start_from` names, if the file names no class there. Raises UserError naming the key that is wrong, also for
-    text that is not UTF-8, which the config of a run cannot hold.
+    `run.folder` is `runs/NAME` unless given. If the file names no class for `task`, the keys of `task` that it leaves
+    out are those of the run which `run.start_from` names. Raises UserError naming the key that is wrong, also for text
+    that is not UTF-8, which the config of a run cannot hold.
     """
     path, options = Path(path), options_of(overrides)
     content, options = with_network(_with_task(load(path), options, where=path), options)
@@ -75,8 +75,8 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if run is None or isinstance(run, dict):
         content["run"] = {"folder": str(Path("runs") / path.stem)} | (run or {})
     with located(path, options), named():
-        found = Reader(Names()).all(parameters(), content, "", options)
-    config = Config(**found | {"run": built(found["run"])})
+        values = ConfigReader(Names()).all(parameters(), content, "", options)
+    config = Config(**values | {"run": built(values["run"])})
     if automatic:
         config.data.arguments["batch_size"] = AUTO
     for key, value in flat(config.content()).items():
@@ -86,12 +86,12 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def parameters() -> dict[str, inspect.Parameter]:
-    """The parameters of `experiment`: the keys of a config."""
+    """Return the parameters of `experiment`: the keys of a config."""
     return dict(inspect.signature(experiment).parameters)
 
 
 def options_of(overrides: Sequence[str]) -> list[Option]:
-    """Overrides under today's names. Raises UserError for what is no option."""
+    """Parse overrides, with today's names. Raises UserError for text that is no option."""
     return [Option(*moved_option(option.path, option.text)) for option in parse_options(overrides)]
 
 
@@ -113,7 +113,9 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
         return content
     written = find_best(shipped(start)) / "config.yaml"
     try:
-        theirs = plain(Reader(RunFolder()).value(load(written).get("task"), parameters()["task"].annotation, "task"))
+        theirs = plain(
+            ConfigReader(RunFolder()).value(load(written).get("task"), parameters()["task"].annotation, "task")
+        )
     except Untrusted as error:
         raise UserError(f"{written} names classes of another package: copy its task into {where}") from error
     except Wrong as error:
@@ -128,23 +130,24 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
 
 
 def build(config: Config) -> dict[str, Any]:
-    """The arguments of training. Seeds torch first, so that what constructors sample follows from run.seed."""
+    """Build the arguments of training. Seeds torch first, so that constructors sample by run.seed."""
     torch.manual_seed(config.run.seed)
     automatic = is_automatic(config.data)
     described = vars(config) | ({"data": placed(config.data)} if automatic else {})
-    found = {name: built(part) for name, part in described.items()}
+    arguments = {name: built(part) for name, part in described.items()}
     if automatic:
-        found["data"].automatic_batch = True
-    return found
+        arguments["data"].automatic_batch = True
+    return arguments
 
 
 def dump(config: Config) -> str:
-    """The resolved config as YAML, with every default spelled out."""
+    """Return the resolved config as YAML, with every default spelled out."""
     return HEAD + yaml.safe_dump(config.content(), sort_keys=False)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A config file as plain values, under today's names. Raises UserError as `read_yaml`, and for unknown keys."""
+    """Read a config file as plain values, with today's names. Raises UserError as `read_yaml` does, and for unknown
+    keys."""
     content, known = moved(read_yaml(path), where=path), list(parameters())
     if not isinstance(content, dict):
         raise UserError(f"{path} is no config: it must hold keys such as {', '.join(known)}")

@@ -1,6 +1,7 @@
 """Runs on the Hugging Face Hub: downloaded by "hf://user/name", and uploaded with a model card.
 
-`huggingface_hub` reads the token and the address of the hub (HF_TOKEN, HF_ENDPOINT) as in any other program.
+The library `huggingface_hub` reads the token and the address of the hub (HF_TOKEN, HF_ENDPOINT) as in any other
+program.
 """
 
 import json
@@ -19,10 +20,10 @@ FILES = [
     "config.yaml", "model.safetensors", "vocabulary.json", "function_words.json", "classes.json", "image_size.json",
     "metrics_*.json", "README.md",
 ]  # fmt: skip
-"""All that is downloaded: nothing in them is code."""
+"""The files that are downloaded. None of them holds code."""
 
 _ADDRESS = re.compile(r"hf:/+([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?")
-"""With one slash too, as `Path` leaves it."""
+"""The address of a run, also with a single slash, as `Path` writes it."""
 
 TASKS = {
     "Captioning": ("image-to-text", 'caption("photo.jpg")'),
@@ -34,20 +35,20 @@ TASKS = {
 
 
 def local(name: str | Path) -> Path:
-    """Return the folder of a run: that of "hf://user/name" or "hf://user/name@revision" is downloaded, or taken from
-    the hub's cache; any other name is that of a folder, or of an included one.
+    """Return the folder of a run. A run "hf://user/name" or "hf://user/name@revision" is downloaded, or taken from the
+    hub's cache; any other name is that of a folder, or of an included run.
 
-    Raises UserError if it is neither in the cache nor can be downloaded.
+    Raises UserError if a run is neither in the cache nor can be downloaded.
     """
-    found = _ADDRESS.fullmatch(str(name))
-    if not found:
+    address = _ADDRESS.fullmatch(str(name))
+    if not address:
         if str(name).startswith("hf:"):
             raise UserError(f"{name}: give hf://USER/NAME, or hf://USER/NAME@REVISION")
         return shipped(name)
-    with _told(f"hf://{found[1]} could not be downloaded"):
+    with _told(f"hf://{address[1]} could not be downloaded"):
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=FILES))
+        return Path(snapshot_download(address[1], revision=address[2], allow_patterns=FILES))
 
 
 def upload(folder: Path, name: str, *, private: bool = False) -> str:
@@ -68,7 +69,7 @@ def upload(folder: Path, name: str, *, private: bool = False) -> str:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Within, an error of the network or of the hub is a UserError of one line."""
+    """Within this context, an error of the network or of the hub becomes a UserError of one line."""
     try:
         yield
     except UserError:
@@ -86,22 +87,27 @@ def _told(what: str) -> Iterator[None]:
 
 
 def card(folder: Path, name: str, title: str) -> str:
-    """Return the model card of packed weights: what they are, how to use them, and their metrics. A README.md in
-    `folder` is kept below its head."""
+    """Return the model card of packed weights: a description, an example of their use, and their metrics. A README.md
+    in `folder` replaces all of it but the head."""
     config = read_yaml(folder / "config.yaml")
     task = config.get("task") or {}
     options = task.get("init_args") or {}
-    kind = str(task.get("class_path", "")).rpartition(".")[2]
+    task_name = str(task.get("class_path", "")).rpartition(".")[2]
     source = str((config.get("data") or {}).get("class_path", "")).rpartition(".")[2]
-    tag, example = TASKS.get(kind, (None, "task"))
+    tag, example = TASKS.get(task_name, (None, "task"))
     head = {"library_name": "vision_attn", "pipeline_tag": tag, "tags": ["vision-attn", "attention"]}
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value), "---", ""]
     if (folder / "README.md").is_file():
         text = (folder / "README.md").read_text(encoding="utf-8")
         return "\n".join(lines) + re.sub(r"\A---\n.*?\n---\n+", "", text, flags=re.DOTALL)  # without its own head
-    parts = {part: _class(options.get(part)) for part in ("encoder", "model")}
-    lines += [f"# {title}", "", f"A model of `vision_attn` for the task {kind}, trained on {source or 'its data'}.", ""]
-    lines += [f"- {part}: `{path}`" for part, path in parts.items() if path]
+    parts = {role: _class(options.get(role)) for role in ("encoder", "model")}
+    lines += [
+        f"# {title}",
+        "",
+        f"A model of `vision_attn` for the task {task_name}, trained on {source or 'its data'}.",
+        "",
+    ]
+    lines += [f"- {role}: `{path}`" for role, path in parts.items() if path]
     lines += ["", "```python", "import vision_attn", "", f'model = vision_attn.load("hf://{name}")', f"model.{example}"]
     lines += ["```", "", "Loading it runs no code of this repository."]
     for path in sorted(folder.glob("metrics_*.json")):

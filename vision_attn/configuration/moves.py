@@ -1,5 +1,5 @@
-"""Names that moved: dotted paths and arguments in configs, run folders and command lines of before, under today's
-names."""
+"""Tables of names that moved: they translate dotted paths, arguments and values in older configs, run folders and
+command lines to today's names."""
 
 import re
 from collections.abc import Mapping
@@ -23,21 +23,30 @@ MODULES = {
     "vision_attn.data.two_digits": "vision_attn.data.digits.two_digits",
     "vision_attn.encoders.given": "vision_attn.encoders.precomputed",
     "vision_attn.encoders.joined": "vision_attn.encoders.concatenated",
+    "vision_attn.metrics.deletion": "vision_attn.metrics.region_deletion",
     "vision_attn.models.digits": "vision_attn.models.whole_image",
 }
 """Modules whose classes a config may name: old -> new."""
 
-CLASSES = {"Given": "Precomputed", "Joined": "Concatenated", "ReinforceLooks": "ReinforceAttention"}
+CLASSES = {
+    "Deletion": "RegionDeletion",
+    "Given": "Precomputed",
+    "Joined": "Concatenated",
+    "ReinforceLooks": "ReinforceAttention",
+}
 """Classes of these modules: old -> new."""
 
 PATHS = {
     f"vision_attn.attention.scores.{name}": f"vision_attn.attention.location.{name}"
     for name in ("Location", "ContentLocation")
-}
-"""Classes whose module stays: old -> new dotted path."""
+} | {"vision_attn.encoders.clips.Motion": "vision_attn.encoders.clips.MotionFeatures"}
+"""Classes that moved or were renamed, of modules that stay: old -> new dotted path."""
 
 ARGUMENTS = {"forget_looks": "context_dropout", "forget_after": "context_dropout_after", "splits": "split_files"}
 """Arguments of classes of this package: old -> new."""
+
+VALUES = {("at_test", "mode"): "argmax"}
+"""Values of arguments of classes of this package: (today's argument, old value) -> new value."""
 
 RUN = {"rehearse": "sanity_check"}
 """Keys of `run`: old -> new."""
@@ -53,7 +62,8 @@ _told: set[str] = set()
 def moved(config: Any, *, where: Any = None, names: Mapping[str, str] = NOTHING) -> Any:
     """Return a config, or a part of it, with today's names; a current one is unchanged.
 
-    where: the file, which a line names together with each name that moved; None: no line. names: of the keys.
+    where: the file, which a line names together with each name that moved; None: no line.
+    names: the table for the keys of `config`.
     """
     if isinstance(config, str):
         return moved_path(config, where=where)
@@ -61,12 +71,14 @@ def moved(config: Any, *, where: Any = None, names: Mapping[str, str] = NOTHING)
         return [moved(value, where=where) for value in config]
     if not isinstance(config, dict):
         return config
-    ours, found = str(config.get("class_path")).startswith("vision_attn."), {}
+    ours, renamed = str(config.get("class_path")).startswith("vision_attn."), {}
     for key, value in config.items():
         below = ARGUMENTS if ours and key == "init_args" else RUN if key == "run" else NOTHING
         _tell(key, new := names.get(key, key), where)
-        found[new] = moved(value, where=where, names=below)
-    return found
+        if names is ARGUMENTS and isinstance(value, str):
+            value = _moved_value(new, value, where)
+        renamed[new] = moved(value, where=where, names=below)
+    return renamed
 
 
 def moved_path(path: str, *, where: Any = None) -> str:
@@ -83,7 +95,16 @@ def moved_option(key: tuple[str, ...], value: str) -> tuple[tuple[str, ...], str
     names."""
     last = {"data": ARGUMENTS, "task": ARGUMENTS, "run": RUN}.get(key[0], {}).get(key[-1], key[-1])
     _tell(key[-1], last, "the command line")
+    if key[0] == "task":
+        value = _moved_value(last, value, "the command line")
     return (*key[:-1], last), moved_path(value, where="the command line")
+
+
+def _moved_value(argument: str, value: str, where: Any) -> str:
+    """Return today's value of an argument."""
+    new = VALUES.get((argument, value), value)
+    _tell(f"{argument}: {value}", f"{argument}: {new}", where)
+    return new
 
 
 def _tell(old: str, new: str, where: Any) -> None:

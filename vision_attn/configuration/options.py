@@ -19,7 +19,7 @@ class Option(NamedTuple):
 
 
 def parse_options(words: Sequence[str]) -> list[Option]:
-    """The options in `--KEY=VALUE`. Raises UserError for what is none."""
+    """Parse options `--KEY=VALUE`. Raises UserError for a word that is no option."""
     options = []
     for word in words:
         key, given, text = word.partition("=")
@@ -34,12 +34,12 @@ def parse_options(words: Sequence[str]) -> list[Option]:
     return options
 
 
-def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
-    """The value of an option, written as YAML. It is text where the parameter takes text and YAML gives nothing else
-    that the parameter takes."""
-    if not text and Path in kinds:
+def value_of(text: str, types_: Sequence[Any], key: str) -> Any:
+    """Return the value of an option, written as YAML. It is text if the parameter takes text and YAML gives no other
+    value that the parameter takes."""
+    if not text and Path in types_:
         raise UserError(f"--{key} is empty: name a file or a folder")
-    textual = any(map(takes_text, kinds))
+    textual = any(map(takes_text, types_))
     try:
         value = parse_yaml(text, f"--{key}")
     except UserError:
@@ -48,11 +48,11 @@ def value_of(text: str, kinds: Sequence[Any], key: str) -> Any:
         raise
     if isinstance(value, str):
         return text
-    others = [kind for kind in kinds if kind not in (str, Path)]
+    others = [type_ for type_ in types_ if type_ not in (str, Path)]
     fits = (
         isinstance(value, dict) and any(map(is_mapping, others))
-        or isinstance(value, list) and any(items_of(kind, len(value)) is not None for kind in others)
+        or isinstance(value, list) and any(items_of(type_, len(value)) is not None for type_ in others)
         or value is None and type(None) in others
-        or any(single(value, kind) is not MISSING for kind in others)
+        or any(single(value, type_) is not MISSING for type_ in others)
     )  # fmt: skip
     return text if not fits and (textual or isinstance(value, bool | int | float)) else value

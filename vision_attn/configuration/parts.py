@@ -1,4 +1,4 @@
-"""Parts: what a config describes, and how the objects are made of it."""
+"""`PartConfig`, the description of an object in a config, and `built`, which makes the object."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from vision_attn.system.own_code import place_of
 
 
 @dataclass
-class Part:
-    """An object that a config describes: what makes it, and the arguments, defaults included."""
+class PartConfig:
+    """The config of an object: its constructor, and the arguments, defaults included."""
 
     class_path: str
     """Empty for a dataclass of settings, which a config does not name."""
@@ -24,11 +24,11 @@ class Part:
     factory: bool = False
     """Whether the receiver makes the object, and adds the first arguments."""
     key: str = field(default="", compare=False)
-    """Where the config describes it, for messages."""
+    """The key of the config that describes the object, for messages."""
 
 
 class Factory(partial):
-    """What the receiver makes an object with. Its `key` is where the config describes the object."""
+    """A function with which the receiver makes an object. `key` is the key of the config that describes the object."""
 
     key: str
 
@@ -38,9 +38,9 @@ class Factory(partial):
 
 
 def built(value: Any) -> Any:
-    """The object, or the factory, that a part describes; also in lists and mappings. Raises UserError naming the key
-    of a part whose class refuses its arguments."""
-    if isinstance(value, Part):
+    """Make the object, or the factory, that a `PartConfig` describes, also in lists and mappings. Raises UserError
+    naming the key of an object whose class refuses its arguments."""
+    if isinstance(value, PartConfig):
         arguments = built(value.arguments)
         if value.factory:
             factory = Factory(value.constructor, **arguments)
@@ -49,35 +49,36 @@ def built(value: Any) -> Any:
         with arguments_told(value.key, value.constructor):
             return value.constructor(**arguments)
     if isinstance(value, dict):
-        return {key: built(each) for key, each in value.items()}
+        return {key: built(item) for key, item in value.items()}
     return type(value)(map(built, value)) if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:
-    """A part as a config file spells it out."""
-    if isinstance(value, Part):
+    """Return a `PartConfig` as a config file spells it out."""
+    if isinstance(value, PartConfig):
         arguments = plain(value.arguments)
         named = {"class_path": value.class_path} if value.class_path else arguments
         return named | {"init_args": arguments} if value.class_path and arguments else named
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def parts_of(value: Any) -> Iterator[Part]:
-    """All parts in a value."""
-    if isinstance(value, Part):
+def parts_of(value: Any) -> Iterator[PartConfig]:
+    """Yield every `PartConfig` in a value."""
+    if isinstance(value, PartConfig):
         yield value
         value = value.arguments
     if isinstance(value, dict | list | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from parts_of(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from parts_of(item)
 
 
 @contextmanager
 def arguments_told(key: str, constructor: Callable) -> Iterator[None]:
-    """Within, a ValueError of `constructor` is a UserError that names the key, for which it was given its arguments: of
-    the user's class, of a library's, or of a layer of torch in one of ours. One that our own code raises is a bug."""
+    """Within this context, a ValueError of `constructor` becomes a UserError that names the key of its arguments. This
+    holds for the user's classes, for those of libraries, and for layers of torch in one of ours. A ValueError that our
+    own code raises is a bug."""
     try:
         yield
     except UserError:
@@ -93,7 +94,7 @@ def arguments_told(key: str, constructor: Callable) -> Iterator[None]:
 
 
 def _raised_in(error: BaseException) -> str:
-    """The name of the module that raised an error."""
+    """Return the name of the module that raised an error."""
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "")
 

@@ -1,17 +1,17 @@
-"""Reads the values of a config by the signatures of the classes that receive them.
+"""`ConfigReader`: reads the values of a config by the signatures of the classes that receive them.
 
 A value is read by the first row of this table that fits the value and the annotation of its parameter. The order is a
 rule of security: where a parameter takes text, no text names a class, and a mapping names one only where the parameter
-expects an object. What names a class goes through `trust`, before anything is imported.
+expects an object. Every name of a class goes through `trust`, before anything is imported.
 
 | Value | The parameter takes | Read as |
 |---|---|---|
 | null | None, or None is its default | None |
-| mapping | an object, or a callable that returns one | `class_path` and `init_args`: a `Part` |
+| mapping | an object, or a callable that returns one | `class_path` and `init_args`: a `PartConfig` |
 | mapping | a mapping | a mapping, each value by the type of values |
 | list | a list, a tuple, a sequence | a list or tuple, each item by its type |
 | text, a number, true, false | these | itself; a number may be written as text (YAML 1.1 reads 1e-3 as text) |
-| text | an object, or a callable that returns one, and no text | the class path of a `Part` |
+| text | an object, or a callable that returns one, and no text | the class path of a `PartConfig` |
 | anything | no annotation, in code that is trusted | itself |
 | anything else | | refused |
 """
@@ -31,15 +31,15 @@ from vision_attn.configuration.annotations import (
     can_be_spelled,
     is_mapping,
     items_of,
-    kinds_of,
     may_be_path,
     object_of,
     single,
+    types_of,
     untyped,
     word_for,
 )
 from vision_attn.configuration.options import Option, value_of
-from vision_attn.configuration.parts import Part
+from vision_attn.configuration.parts import PartConfig
 from vision_attn.configuration.trust import Names, Untrusted, Wrong, short
 from vision_attn.system.console import suggest
 from vision_attn.system.errors import UserError
@@ -51,12 +51,12 @@ EXAMPLE = "vision_attn.attention.soft.Soft"
 
 
 class UnknownKey(Wrong):
-    """A key that no parameter has."""
+    """Raised for a key that no parameter has."""
 
 
 @contextmanager
 def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
-    """Within, the message of an error begins with its source: the file, unless it concerns one of the options."""
+    """Within this context, the message of an error begins with its source: the file, unless it concerns an option."""
     try:
         yield
     except Wrong as error:
@@ -69,7 +69,7 @@ def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from error
 
 
-class Reader:
+class ConfigReader:
     """Reads the values of one config. All methods raise `Wrong`, with the key, and `trust.Untrusted`."""
 
     def __init__(self, names: Names) -> None:
@@ -79,7 +79,8 @@ class Reader:
         self, parameters: Mapping[str, inspect.Parameter], written: Any, key: str, options: Sequence[Option],
         *, trusted: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
-        """The values of all parameters: written, changed by `options`, or the default where that can be spelled."""
+        """Return the values of all parameters: as written, changed by `options`, or the default if a config can spell
+        it."""
         if not isinstance(written, dict):
             raise Wrong(key, f"expected keys and values, got {short(written)!r}")
         changed: dict[str, list[Option]] = {}
@@ -90,94 +91,99 @@ class Reader:
                 rest = () if name in written else changed[name][0].path
                 whole = _join(key, ".".join((name, *rest)))
                 raise UnknownKey(whole, f"there is no such key{suggest(short(name), parameters)}")
-        found = {}
+        values = {}
         for name, parameter in parameters.items():
             if name in written or name in changed:
-                found[name] = self.value(
+                values[name] = self.value(
                     written.get(name, MISSING), parameter.annotation, _join(key, name), changed.get(name, ()),
                     default=parameter.default, trusted=trusted,
                 )  # fmt: skip
             elif parameter.default is MISSING:
                 raise Wrong(_join(key, name), "missing but required")
             elif (default := self.default(parameter, _join(key, name))) is not MISSING:
-                found[name] = default
-        return found
+                values[name] = default
+        return values
 
     def value(
         self, value: Any, annotation: Any, key: str, options: Sequence[Option] = (), *,
         default: Any = MISSING, trusted: bool = False,
     ) -> Any:  # fmt: skip
-        """One value, by the table above. `options` set it, or what is below it."""
-        kinds, before = kinds_of(annotation), value
+        """Read one value, by the table above.
+
+        options: set the value, or values below it.
+        """
+        types_, before = types_of(annotation), value
         below = [option for option in options if option.path]
         if len(below) < len(options):
             text = next(option.text for option in reversed(options) if not option.path)
-            value = value_of(text, kinds, key)
-        expected = next(filter(None, map(object_of, kinds)), None)
-        elements = next((get_args(kind) for kind in kinds if is_mapping(kind)), None)
+            value = value_of(text, types_, key)
+        expected = next(filter(None, map(object_of, types_)), None)
+        elements = next((get_args(type_) for type_ in types_ if is_mapping(type_)), None)
         if below and value in (MISSING, None):
             if expected and inspect.isclass(default) and default is not MISSING:
                 return self.part(default, {}, expected, key, below)
-            value = {} if elements is not None or expected and is_dataclass(expected.kind) else value
+            value = {} if elements is not None or expected and is_dataclass(expected.type_) else value
         if value is MISSING:
             raise Wrong(key, f"this config has none: give its class first, --{key}=...")
-        if value is None and (default is None or type(None) in kinds or trusted and untyped(kinds)):
+        if value is None and (default is None or type(None) in types_ or trusted and untyped(types_)):
             return None
-        if expected and (isinstance(value, dict) or isinstance(value, str) and may_be_path(value, kinds)):
+        if expected and (isinstance(value, dict) or isinstance(value, str) and may_be_path(value, types_)):
             return self.named(value, expected, key, below, before)
         if isinstance(value, dict) and elements is not None:
             return self.mapping(value, (*elements, MISSING, MISSING)[1], key, below, trusted)
         if below:
             raise UnknownKey(_join(key, below[0].path[0]), "there is no such key")
         if isinstance(value, list | tuple):
-            for kind in kinds:
-                if (items := items_of(kind, len(value))) is not None:
-                    read = [self.value(each, item, f"{key}.{number}", trusted=trusted)
-                            for number, (each, item) in enumerate(zip(value, items, strict=True))]  # fmt: skip
-                    return tuple(read) if tuple in (kind, get_origin(kind)) else read
-        if untyped(kinds):
+            for type_ in types_:
+                if (items := items_of(type_, len(value))) is not None:
+                    read = [self.value(element, item, f"{key}.{number}", trusted=trusted)
+                            for number, (element, item) in enumerate(zip(value, items, strict=True))]  # fmt: skip
+                    return tuple(read) if tuple in (type_, get_origin(type_)) else read
+        if untyped(types_):
             if trusted or value == default and not isinstance(value, list | dict):
                 return value
             raise Wrong(key, "a run folder may not set this")
         if value is None:
             raise Wrong(key, "null is no value for it; leave it out for the default")
-        for kind in kinds:
-            if (read := single(value, kind)) is not MISSING:
+        for type_ in types_:
+            if (read := single(value, type_)) is not MISSING:
                 self.names.check_number(read, key)
                 return read
-        words = [word_for(kind) for kind in kinds if not object_of(kind)]
+        words = [word_for(type_) for type_ in types_ if not object_of(type_)]
         raise Wrong(key, f"expected {' or '.join(words) or f'a class path such as {EXAMPLE}'}, got {short(value)!r}")
 
     def mapping(self, value: dict, element: Any, key: str, options: Sequence[Option], trusted: bool) -> dict:
-        """A mapping. An option `--KEY.NAME=null` takes a part of it away."""
+        """Read a mapping. An option `--KEY.NAME=null` takes an entry away."""
         names = dict.fromkeys([*value, *(option.path[0] for option in options)])
-        found = {}
+        values = {}
         for name in names:
             below = [Option(option.path[1:], option.text) for option in options if option.path[0] == name]
-            removed = below and below[-1] == ((), "null") and type(None) not in kinds_of(element)
+            removed = below and below[-1] == ((), "null") and type(None) not in types_of(element)
             if not removed:
                 where = _join(key, short(name))
-                found[name] = self.value(value.get(name, MISSING), element, where, below, trusted=trusted)
-        return found
+                values[name] = self.value(value.get(name, MISSING), element, where, below, trusted=trusted)
+        return values
 
-    def named(self, value: Any, expected: Expected, key: str, options: Sequence[Option], before: Any) -> Part:
-        """The part with the class that `value` names. Of `before`, for which an option names another class, it keeps
-        the arguments that this class has too."""
+    def named(self, value: Any, expected: Expected, key: str, options: Sequence[Option], before: Any) -> PartConfig:
+        """Return the config of an object whose class `value` names.
+
+        before: the value before an option named another class. Its arguments that this class has too are kept.
+        """
         written = value if isinstance(value, dict) else {"class_path": value}
-        if is_dataclass(expected.kind) and not expected.factory and "class_path" not in written:
-            return self.part(expected.kind, written, expected, key, options)
+        if is_dataclass(expected.type_) and not expected.factory and "class_path" not in written:
+            return self.part(expected.type_, written, expected, key, options)
         path, arguments = written.get("class_path"), written.get("init_args")
         if not isinstance(path, str) or not PATH.fullmatch(path):
             raise Wrong(key, f"expected a class path such as {EXAMPLE}, got {short(path)!r}")
         self.classes += 1
         if self.classes > CLASSES:
             raise Wrong(key, f"the config names more than {CLASSES} classes")
-        constructor = self.names.find(path, expected.kind, key)
+        constructor = self.names.find(path, expected.type_, key)
         if extra := written.keys() - {"class_path", "init_args"}:
             raise Wrong(_join(key, short(min(extra))), "there is no such key here: write it under init_args")
         if isinstance(value, str) and isinstance(before, dict) and isinstance(before.get("init_args"), dict):
             known = expected.parameters(constructor)
-            arguments = {name: each for name, each in before["init_args"].items() if name in known}
+            arguments = {name: argument for name, argument in before["init_args"].items() if name in known}
         if not isinstance(arguments, dict | None):
             raise Wrong(f"{key}.init_args", f"expected keys and values, got {short(arguments)!r}")
         return self.part(constructor, arguments or {}, expected, key, options, path)
@@ -190,22 +196,22 @@ class Reader:
         key: str,
         options: Sequence[Option],
         path: str = "",
-    ) -> Part:
-        """The part that `constructor` makes of the arguments that are written, and of `options`."""
+    ) -> PartConfig:
+        """Return the config of an object that `constructor` makes of the written arguments and of `options`."""
         if not path and not is_dataclass(constructor):
             path = f"{constructor.__module__}.{constructor.__qualname__}"
         parameters, trusted = expected.parameters(constructor), self.names.trusts(constructor)
         arguments = self.all(parameters, written, key, options, trusted=trusted)
-        return Part(path, constructor, arguments, expected.factory, key)
+        return PartConfig(path, constructor, arguments, expected.factory, key)
 
     def default(self, parameter: inspect.Parameter, key: str) -> Any:
-        """The default of a parameter, as far as a config can spell it."""
-        default, kinds = parameter.default, kinds_of(parameter.annotation)
-        expected = next(filter(None, map(object_of, kinds)), None)
+        """Return the default of a parameter, if a config can spell it; otherwise MISSING."""
+        default, types_ = parameter.default, types_of(parameter.annotation)
+        expected = next(filter(None, map(object_of, types_)), None)
         if inspect.isclass(default) and expected:
             findable = vars(sys.modules.get(default.__module__)).get(default.__name__) is default
             return self.part(default, {}, expected, key, ()) if findable else MISSING
-        as_typed = (read for kind in kinds if (read := single(default, kind)) is not MISSING)  # 0 as a float
+        as_typed = (read for type_ in types_ if (read := single(default, type_)) is not MISSING)  # 0 as a float
         return next(as_typed, default) if can_be_spelled(default) else MISSING
 
 

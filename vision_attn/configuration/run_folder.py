@@ -1,4 +1,4 @@
-"""From a run folder, which may come from anyone, back to the task that was trained in it."""
+"""Opening a run folder, which may come from anyone: the task that was trained in it, with its best weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.configuration.config import load, options_of, parameters
-from vision_attn.configuration.parts import Part, built, plain
-from vision_attn.configuration.reader import Reader, located
+from vision_attn.configuration.parts import PartConfig, built, plain
+from vision_attn.configuration.reader import ConfigReader, located
 from vision_attn.configuration.trust import RunFolder, as_packages, confined
 from vision_attn.configuration.weights import check_weights, load_weights
 from vision_attn.layers.meta import on_meta
@@ -22,12 +22,14 @@ OPENED = ("task", "data")
 def open_run(
     folder: str | Path, *, trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> tuple[Task, Source, dict[str, Any]]:
-    """The task with its best weights, its source, and the config, from a run folder or from a copy of its `best/`.
+    """Return the task with its best weights, its source, and the config, from a run folder or a copy of its `best/`.
 
-    Overrides such as "--data.images=FOLDER" say where the data lies now. A run folder may come from anyone: weights
-    are safetensors, its config may name only the classes that `trust.RunFolder` permits, nothing is downloaded or
-    cached elsewhere for it (`trust.confined`), and no model is built that is larger than its weights. Packages that
-    `trust` names may be imported too, which runs their code. Raises UserError saying what is missing or wrong.
+    A run folder may come from anyone: weights are safetensors, its config may name only the classes that
+    `trust.RunFolder` permits, nothing is downloaded or cached elsewhere for it (`trust.confined`), and no model is
+    built that is larger than its weights. Raises UserError saying what is missing or wrong.
+
+    trust: packages that may be imported too, which runs their code.
+    overrides: options such as "--data.images=FOLDER", which say where the data lies now.
     """
     best, trust = find_best(Path(folder)), as_packages(trust)
     written = best / "config.yaml"
@@ -51,8 +53,9 @@ def _check_seed(content: dict, *, where: Path) -> None:
         raise UserError(f"{where}: run.seed must be a whole number of 64 bits")
 
 
-def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, where: Path) -> dict[str, Part]:
-    """The keys that are built again, with the user's overrides, and nothing in them but what a run folder may name."""
+def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, where: Path) -> dict[str, PartConfig]:
+    """Return the keys that are built again, with the user's overrides. Raises UserError for a name that a run folder
+    may not use."""
     options = options_of(overrides)
     for option in options:
         if option.path[0] in parameters().keys() - set(OPENED):
@@ -64,12 +67,13 @@ def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, wher
     expected = {key: parameters()[key] for key in OPENED}
     names = RunFolder(trust)
     with located(where, options):
-        return Reader(names).all(expected, present, "", options)
+        return ConfigReader(names).all(expected, present, "", options)
 
 
 @contextmanager
 def _as_mistakes(where: Path) -> Iterator[None]:
-    """Within, an error of a constructor is a mistake in the config, which may hold any number anywhere."""
+    """Within this context, an error of a constructor becomes a UserError about the config, which may hold any number
+    anywhere."""
     try:
         yield
     except UserError:
@@ -79,8 +83,8 @@ def _as_mistakes(where: Path) -> Iterator[None]:
         raise UserError(f"{where} describes a model that cannot be built ({reason})") from error
 
 
-def _built(config: dict[str, Part], best: Path, source: Source | None = None) -> tuple[Task, Source]:
-    """The task on torch's default device, without its weights, and its source with what it exported to `best`."""
+def _built(config: dict[str, PartConfig], best: Path, source: Source | None = None) -> tuple[Task, Source]:
+    """Build the task on torch's default device, without its weights, and its source, with its exports in `best`."""
     if source is None:
         source = built(config["data"])
         source.restore(best)

@@ -1,4 +1,4 @@
-"""The training settings of `fit` that do not depend on the model."""
+"""`Run`: the settings of training that do not depend on the model, the key `run` of a config."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from vision_attn.system.errors import UserError
 
 MOST_THREADS = 1024
-"""More than a process may start, as of a wrong number, would end it without a message."""
+"""The most threads: a process that starts more than it may, by a wrong number, would end without a message."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How a schedule of the learning rate gets the number of training steps."""
+"""Schedules of the learning rate: how a config's schedule gets the number of training steps."""
 
 import inspect
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from vision_attn.system.errors import UserError
 
 LENGTHS = ("T_max", "T_0", "total_iters", "total_steps", "num_training_steps")
-"""The parameters for the number of steps: of torch's schedules, and of the functions of transformers."""
+"""The names of parameters for the number of steps, in torch's schedules and in the functions of transformers."""
 
 
 def takes_steps_by_name(schedule: Callable) -> bool:
-    """Whether a schedule gets the number of steps as one of `LENGTHS` or, being one of torch's without such a
-    parameter, not at all. Others, such as functions of your own, get it as their second argument."""
+    """Return whether a schedule gets the number of steps as one of `LENGTHS`, or is one of torch's that takes no such
+    number. Other schedules, such as functions of your own, get it as their second argument."""
     initialiser = schedule.__init__ if inspect.isclass(schedule) else schedule
     theirs = str(getattr(initialiser, "__module__", "")).startswith("torch.")
     return theirs or _length_of(schedule) is not None

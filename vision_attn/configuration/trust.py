@@ -1,4 +1,4 @@
-"""What a config may name, so that opening a run folder, which may come from anyone, runs none of its code.
+"""The names that a config may use, so that opening a run folder, which may come from anyone, runs none of its code.
 
 A run folder may name classes that are defined in `MODULES`, and in packages that the user trusts, where a parameter
 expects an object of such a class (`reader`). It can therefore only call the constructors of a few modules, with numbers
@@ -37,7 +37,7 @@ LARGEST = 10**15
 
 
 class Wrong(UserError):
-    """A value of a config that is not what its parameter takes; the message begins with the key."""
+    """Raised for a value of a config that its parameter does not take. The message begins with the key."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
@@ -45,7 +45,7 @@ class Wrong(UserError):
 
 
 class Untrusted(Wrong):
-    """A config names a class that it may not name. The message is preceded by the name of the file."""
+    """Raised for a class that a config may not name. The name of the file precedes the message."""
 
     def __init__(self, path: str, key: str) -> None:
         super().__init__(key, path)
@@ -58,18 +58,18 @@ class Untrusted(Wrong):
 
 
 class Names:
-    """What the user's own config may name: any class or function."""
+    """The names that the user's own config may use: any class or function."""
 
-    def find(self, path: str, kind: type, key: str) -> Any:
-        """The class that `path` names, a subclass of `kind`; or a function. Raises `Wrong`."""
+    def find(self, path: str, type_: type, key: str) -> Any:
+        """Return the class that `path` names, a subclass of `type_`, or a function. Raises `Wrong`."""
         module, _, name = path.rpartition(".")
-        found = getattr(imported := _import(module, key), name, None)
-        if found is None:
+        constructor = getattr(imported := _import(module, key), name, None)
+        if constructor is None:
             raise _nothing(imported, name, key)
-        return _checked(found, path, kind, key)
+        return _checked(constructor, path, type_, key)
 
     def trusts(self, constructor: Any) -> bool:
-        """Whether parameters without an annotation may be set."""
+        """Return whether parameters without an annotation may be set."""
         return True
 
     def check_number(self, value: Any, key: str) -> None:
@@ -77,16 +77,17 @@ class Names:
 
 
 class RunFolder(Names):
-    """What the config of a run folder may name: classes that are defined in `MODULES`, or in packages of `trust`.
+    """The names that the config of a run folder may use: classes that are defined in `MODULES`, or in packages of
+    `trust`.
 
-    Raises UserError for names that are none of packages, and for packages that cannot be trusted as a whole.
+    Raises UserError for a name that is no package's, and for packages that cannot be trusted as a whole.
     """
 
     def __init__(self, trust: Iterable[str] = ()) -> None:
         self.trust = tuple(trust)
         self.modules = (*MODULES, *self.trust)
         for package in self.trust:
-            if not all(part.isidentifier() and part.isascii() for part in package.split(".")):
+            if not all(name.isidentifier() and name.isascii() for name in package.split(".")):
                 more = "; repeat --trust for each package" * ("," in package)
                 raise UserError(f"{package!r} is not a package name{more}")
             if package.split(".")[0] in NEVER:
@@ -95,21 +96,22 @@ class RunFolder(Names):
                     "a run folder may use need no --trust"
                 )
 
-    def find(self, path: str, kind: type, key: str) -> Any:
-        """As in `Names`. Imports nothing outside the permitted modules, and never looks through an attribute."""
+    def find(self, path: str, type_: type, key: str) -> Any:
+        """Return the class or function that `path` names, as in `Names`. Imports nothing outside the permitted modules,
+        and never looks through an attribute."""
         module, _, name = path.rpartition(".")
         if not _within(module, self.modules) and module != "torch.nn":
             raise Untrusted(path, key)
-        found = vars(imported := _import(module, key)).get(name)
-        if found is None:
+        constructor = vars(imported := _import(module, key)).get(name)
+        if constructor is None:
             raise _nothing(imported, name, key)
-        if not _within(home := getattr(found, "__module__", None), self.modules):
+        if not _within(home := getattr(constructor, "__module__", None), self.modules):
             if _within(module, self.trust):
                 raise Wrong(key, f"{short(path)} is defined in {home or 'another module'}, not in {short(module)}")
             raise Untrusted(path, key)
-        if not inspect.isclass(found) and not (inspect.isfunction(found) and _within(module, self.trust)):
+        if not inspect.isclass(constructor) and not (inspect.isfunction(constructor) and _within(module, self.trust)):
             raise Wrong(key, f"{short(path)} is not a class, and only classes may be named here")
-        return _checked(found, path, kind, key)
+        return _checked(constructor, path, type_, key)
 
     def trusts(self, constructor: Any) -> bool:
         return _within(constructor.__module__, self.trust)
@@ -131,26 +133,26 @@ def _import(module: str, key: str) -> ModuleType:
 
 
 def _nothing(module: ModuleType, name: str, key: str) -> Wrong:
-    classes = [each for each, value in vars(module).items() if inspect.isclass(value)]
+    classes = [class_name for class_name, value in vars(module).items() if inspect.isclass(value)]
     return Wrong(key, f"there is no {short(name)} in {short(module.__name__)}{suggest(name, classes)}")
 
 
-def _checked(found: Any, path: str, kind: type, key: str) -> Any:
-    """`found` if it is a subclass of `kind`, or no class but something that can be called."""
-    if inspect.isclass(found):
+def _checked(constructor: Any, path: str, type_: type, key: str) -> Any:
+    """Return `constructor`. Raises `Wrong` unless it is a subclass of `type_`, or another callable."""
+    if inspect.isclass(constructor):
         try:
-            derives = issubclass(found, kind)
+            derives = issubclass(constructor, type_)
         except TypeError:  # a protocol with attributes: only instances can be checked against it
-            derives = issubclass(found, (nn.Module, Source))
+            derives = issubclass(constructor, (nn.Module, Source))
         if not derives:
-            raise Wrong(key, f"{short(path)} is not a subclass of {kind.__name__}")
-    elif not callable(found):
+            raise Wrong(key, f"{short(path)} is not a subclass of {type_.__name__}")
+    elif not callable(constructor):
         raise Wrong(key, f"{short(path)} is neither a class nor a function")
-    return found
+    return constructor
 
 
 def as_packages(packages: str | Iterable[str]) -> tuple[str, ...]:
-    """The packages that a caller trusts, of which one may be given by itself."""
+    """Return the packages that a caller trusts as a tuple. A single package may be given as text."""
     return (packages,) if isinstance(packages, str) else tuple(packages)
 
 
@@ -184,10 +186,12 @@ def _holds_caches(folder: Path) -> bool:
 
 def _within(module: Any, modules: Iterable[str]) -> bool:
     """Return whether `module` is one of `modules` or a module below one of them."""
-    return isinstance(module, str) and any(module == one or module.startswith(f"{one}.") for one in modules)
+    return isinstance(module, str) and any(
+        module == permitted or module.startswith(f"{permitted}.") for permitted in modules
+    )
 
 
 def short(value: Any) -> str:
-    """A value as text of at most 80 characters that is safe to print."""
+    """Return a value as text of about 80 characters at most that is safe to print."""
     text = value if isinstance(value, str) else repr(value)
     return printable(text if len(text) <= 80 else f"{text[:80]} ...")

@@ -21,7 +21,7 @@ NAME = "model.safetensors"
 """The file of weights in last/ and best/."""
 
 Sizes = tuple[int, int]
-"""A size of weights, such as the number of words, in the run that another starts from, and in that one."""
+"""A size of weights, such as the number of words: in the run from which another starts, and in that other run."""
 
 HEADER = 2**22
 """The largest header in bytes: names and shapes of about 40,000 tensors."""
@@ -36,7 +36,8 @@ def save_weights(task: nn.Module, path: Path) -> None:
 
 @contextmanager
 def _usual_mode(path: Path) -> Iterator[None]:
-    """Give a new file the permissions that the user's umask allows: safetensors makes it readable only by its owner."""
+    """Context manager: give a new file the permissions that the user's umask allows. safetensors would make it readable
+    only by its owner."""
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     yield
@@ -56,8 +57,8 @@ def _sort_metadata(path: Path) -> None:
 
 
 def in_half(source: Path, target: Path) -> None:
-    """Copy a file of weights in float16. A tensor with numbers beyond its range, 65,504, is copied as it is. What a
-    criterion has counted (document frequencies, 0.9 MB of Flickr8k) is left out: training counts it again. Raises
+    """Copy a file of weights in float16. A tensor with numbers beyond the range of float16, 65,504, is copied as it is.
+    Counts of a criterion (document frequencies, 0.9 MB of Flickr8k) are left out: training counts again. Raises
     UserError if the file cannot be read, and OSError if it cannot be written."""
 
     def half(name: str, tensor: Tensor) -> Tensor:
@@ -78,8 +79,8 @@ def in_half(source: Path, target: Path) -> None:
 
 
 def is_half(path: Path) -> bool:
-    """Whether a file of weights is one that `in_half` wrote: any of its numbers are of float16. Raises UserError if it
-    is damaged."""
+    """Return whether `in_half` wrote a file of weights: some of its tensors are of float16. Raises UserError if the
+    file is damaged."""
     read_shapes(path)
     with safe_open(str(path), framework="pt") as file:
         return any(file.get_slice(name).get_dtype() == "F16" for name in file.keys())  # noqa: SIM118
@@ -127,9 +128,11 @@ def grown(weight: Tensor, shape: torch.Size) -> Tensor:
 def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Sizes | None = None) -> None:
     """Compare the names and shapes in `folder`/model.safetensors with those of `task`. Reads only the file's header.
 
-    `task` may be on the meta device, where it takes no memory. Raises UserError if the file is missing or damaged, or
+    The task may be on the meta device, where it takes no memory. Raises UserError if the file is missing or damaged, or
     if weights are missing, unexpected or of another shape; it names the first ones. A buffer of `task` without elements
-    may have any length in the file. `another`, `sizes`: see `load_weights`.
+    may have any length in the file.
+
+    another, sizes: as for `load_weights`.
     """
     path = Path(folder) / NAME
     own = task.state_dict()
@@ -143,7 +146,7 @@ def check_weights(task: Task, folder: Path, *, another: bool = False, sizes: Siz
     other = [f"{name} is {shape} in the file, {tuple(own[name].shape)} in the model" for name, shape in shapes.items()
              if name in own and own[name].shape != (0,) and not _fits(shape, own[name].shape, sizes)]  # fmt: skip
     problems = {"missing": missing, "unexpected": extra, "of another shape": other}
-    lines = [f"{kind}: {few(names)}" for kind, names in problems.items() if names]
+    lines = [f"{problem}: {few(names)}" for problem, names in problems.items() if names]
     if another and any(name.startswith("encoder.") for names in problems.values() for name in names):
         raise UserError(
             f"{path} holds the weights of another encoder, and a run that starts from another keeps its encoder: leave "

@@ -12,7 +12,7 @@ class Answers(NamedTuple):
     log_prob: Float[Tensor, "B V"]
     """log p of each word as the answer, in nats."""
     alpha: Float[Tensor, "B K L"]
-    """The weight of each fact in each hop; while `Answerer.scored`, its score, of any sign."""
+    """The weight of each fact in each hop. While `Answerer.scored` is true, its score, of any sign."""
 
 
 class Answerer(nn.Module):
@@ -24,12 +24,16 @@ class Answerer(nn.Module):
 
     @property
     def scored(self) -> bool:
-        """Whether `alpha` are scores of any sign and not weights that sum to 1, as without a softmax."""
+        """Whether `alpha` holds scores of any sign, as without a softmax, and not weights that sum to 1."""
         return False
 
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:
-        """facts: word ids of sentences, the latest first, or annotation vectors. words: word ids of the question.
-        Both are padded with 0, and so are stories and images with fewer facts than others."""
+        """Answer the question about each batch item's facts.
+
+        facts: word ids of sentences, the latest first, or annotation vectors. Stories and images with fewer facts than
+            others are padded with 0.
+        words: word ids of the question, padded with 0.
+        """
         raise NotImplementedError
 
     def validated(self, nll: float) -> bool:

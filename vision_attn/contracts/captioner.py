@@ -37,16 +37,17 @@ class Forced(NamedTuple):
     """From 0, where the map stays the captioner's own, to 1, where it is `alpha` alone."""
 
     def mixed(self, own: Float[Tensor, "*maps L"]) -> Float[Tensor, "*maps L"]:
-        """The map that is used in the place of the captioner's `own`. Exactly `own` at a strength of 0, and exactly
+        """Return the map that is used in place of the captioner's `own`: exactly `own` at a strength of 0, exactly
         `alpha` at 1."""
         strength = self.strength[..., None]
         return strength * self.alpha + (1 - strength) * own
 
     def heads(self, first: int, number: int) -> "Forced":
-        """Those of `number` heads, from head `first` on; the same for all heads if K is 1."""
+        """Return the maps of `number` heads, from head `first` on; the same maps if K is 1, for they are those of all
+        heads."""
         if self.alpha.shape[1] == 1:
             return self
-        return Forced(*(part[:, first : first + number] for part in self))
+        return Forced(*(values[:, first : first + number] for values in self))
 
 
 class Caption(NamedTuple):
@@ -72,9 +73,9 @@ class WordGlimpses(NamedTuple):
     locations: Float[Tensor, "B T 2"]
     """(x, y) in [-1, 1]."""
     view: Glimpses
-    """What they see."""
+    """The patches that the glimpses see."""
     log_prob: Float[Tensor, "B T V"]
-    """Of each word, in nats, if it had to be said after this glimpse."""
+    """log p of each word after each glimpse, in nats, as if the word were predicted then."""
 
 
 class Captioner(nn.Module):
@@ -89,16 +90,16 @@ class Captioner(nn.Module):
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
     num_glimpses: int = 0
-    """Glimpses that are taken for each word; 0 for a model that sees all regions."""
+    """The number of glimpses for each word; 0 for a model that sees all regions."""
     modes: tuple[str, ...] = ()
     """The modes of attention at test time, where there are several: names for `in_mode`. Other code relies on three
-    names: self-critical training uses "expectation", pictures "mode", and the variance of REINFORCE "sample"."""
+    names: self-critical training uses "expectation", pictures "argmax", and the variance of REINFORCE "sample"."""
     with_mean: bool = False
     """Whether `forward` computes `Caption.mean_log_prob`: a criterion that needs it sets this."""
     bars_pad: bool = False
-    """Whether PAD has the probability 0 in `forward`, and the others sum to 1, as they do where words are sampled: a
-    criterion sets this while it learns from samples. Of a captioner that ignores it, gradients of samples are biased as
-    far as PAD has a probability."""
+    """Whether PAD has the probability 0 in `forward`, and the other words sum to 1, as they do where words are sampled.
+    A criterion sets this while it learns from samples. If a captioner ignores it, the gradients of samples are biased
+    by the probability of PAD."""
     steerable: bool = False
     """Whether it can be made to look at chosen regions: `steer` is overridden."""
     max_length: int | None = None
@@ -130,26 +131,29 @@ class Captioner(nn.Module):
         raise NotImplementedError
 
     def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"] | None:
-        """log p of each word at each region, where word 0 is the blank of CTC; None for a model that produces words one
-        after the other. A model with frames is decoded by `decode/ctc.py`."""
+        """Return log p of each word at each region, where word 0 is the blank of CTC; None for a model that produces
+        words one after the other. A model with frames is decoded by `decode/ctc.py`."""
         return None
 
     def glimpses(self, regions: Float[Tensor, "B L D"], num_words: int) -> WordGlimpses | None:
-        """Return the T glimpses for `num_words` words; None for a model that takes none."""
+        """Return the T glimpses for `num_words` words; None for a model that takes no glimpses."""
         return None
 
     def guided(self, locations: Float[Tensor, "B T 2"]) -> "Captioner":
-        """Return a captioner with the same parameters whose first T glimpses of each image are at `locations`, (x, y)
-        in [-1, 1], and the model's own where they are NaN. Called where there are `num_glimpses`."""
+        """Return a captioner with the same parameters that takes its first T glimpses of each image at `locations`,
+        (x, y) in [-1, 1]; NaN leaves a glimpse to the model. Called for a model with `num_glimpses`."""
         raise NotImplementedError
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        """Run on given words (teacher forcing). Where `reinforced`, a third argument, `runs: int = 1`, says how often
-        each caption is run with independent samples: R * runs rows, the runs of a caption next to each other."""
+        """Run on given words (teacher forcing).
+
+        A captioner that is `reinforced` takes a third argument, `runs: int = 1`: how often each caption is run with
+        independent samples. It then returns R * runs rows, the runs of a caption next to each other.
+        """
         raise NotImplementedError
 
     def leave_out_padding(self) -> None:
-        """Take annotation vectors of zeros for padding from now on, and neither look at them nor average over them.
+        """From now on treat annotation vectors of zeros as padding: neither attend to them nor average over them.
         Called where the encoder pads (`Encoder.pads`). Raises UserError for a captioner that cannot."""
         raise UserError(
             f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
@@ -157,7 +161,8 @@ class Captioner(nn.Module):
         )
 
     def in_mode(self, mode: str) -> AbstractContextManager[None]:
-        """Context manager: use one of `modes` at test time. The default is for models that keep it in `at_test`."""
+        """Context manager: use one of `modes` at test time. The default is for models that keep the mode in
+        `at_test`."""
         return in_mode(self, mode)
 
     def seeing_each(self) -> AbstractContextManager[None] | None:
@@ -166,9 +171,9 @@ class Captioner(nn.Module):
         return None
 
     def steer(self, memory: Nested, forced: Forced) -> Nested:
-        """Return the memory with which the next `step` looks where `forced` says. What `step` computes from its map,
-        the context and what the score and the attention remember, is then of the map that was used, which it returns.
-        Called where `steerable`, before each step. Raises UserError for maps that it cannot use."""
+        """Return the memory with which the next `step` uses the maps of `forced`. That step computes the context, and
+        what the score and the attention remember, from the map that it used, and returns this map. Called where
+        `steerable`, before each step. Raises UserError for maps that it cannot use."""
         raise NotImplementedError
 
     def restart(self) -> None:

@@ -28,20 +28,20 @@ class ClassifierOutput(NamedTuple):
 
 
 class Glimpses(NamedTuple):
-    """What a retina saw: for pictures."""
+    """The patches that a retina extracted, for pictures."""
 
     patches: Float[Tensor, "B T K C g g"]
 
 
 class Reads(NamedTuple):
-    """What a filterbank read: for pictures."""
+    """The patches that a filterbank read, and where, for pictures."""
 
     patches: Float[Tensor, "B T C N N"]
-    """At intensity 1."""
+    """The patches at intensity 1."""
     boxes: Float[Tensor, "B T 4"]
     """(x0, y0, x1, y1) in [-1, 1]."""
     sigma: Float[Tensor, "B T"]
-    """In pixels."""
+    """The standard deviation of the filters, in pixels."""
 
 
 class Classifier(nn.Module):
@@ -60,7 +60,7 @@ class Classifier(nn.Module):
     reinforced: bool = False
     """Whether its samples need a score-function estimator."""
     place_numbers: int = 0
-    """The numbers that say where a glimpse is taken: 2 for a location, 4 for a box; 0 if none can be given."""
+    """How many numbers say where a glimpse is taken: 2 for a location, 4 for a box; 0 if none can be given."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
@@ -71,16 +71,20 @@ class Classifier(nn.Module):
         mode: LocationMode = "sample",
         given: Float[Tensor, "B T P"] | None = None,
     ) -> ClassifierOutput:
-        """Classify `rows` Monte Carlo copies of each image. `mode`: "sample" samples locations, "mean" takes their
-        means. A deterministic model ignores `rows` and returns one row.
+        """Classify `rows` Monte Carlo copies of each image. A deterministic model ignores `rows` and returns one row.
 
-        `given`: the places of glimpses, P = `place_numbers`; NaN leaves a glimpse to the model. Not for training.
-        Models whose `place_numbers` is 0 need not take it."""
+        mode: "sample" samples the locations of glimpses, "mean" takes the means of their distributions.
+        given: where to take glimpses, P = `place_numbers`; NaN leaves a glimpse to the model. Not for training. Models
+            whose `place_numbers` is 0 need not take it.
+        """
         raise NotImplementedError
 
     def view(self, images: Any, glance: ClassifierOutput) -> Glimpses | Reads | None:
-        """What the first row of each image saw, for pictures; None where it saw the whole image. images: as of
-        `forward`; `Images` for a model that takes images of all sizes."""
+        """Return the patches that the first row of each image saw, for pictures; None where it saw the whole image.
+
+        images: as for `forward`; `Images` for a model that takes images of all sizes.
+        glance: the output of `forward` for these images.
+        """
         return None
 
     def restart(self) -> None:

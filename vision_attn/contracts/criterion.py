@@ -46,11 +46,12 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def checked(self, term: Any) -> dict[str, Tensor]:
-        """Return what the criterion returned. Raises UserError if it is not as `forward` says."""
+        """Return `term`, the scalars that the criterion returned. Raises UserError if they are not as `forward`
+        says."""
         name = type(self).__name__
         if not isinstance(term, dict) or (term and "loss" not in term):
-            kind = "a dict without it" if isinstance(term, dict) else type(term)
-            raise UserError(f"{name} must return a dict with 'loss', or an empty one, but returns {kind}")
+            returned = "a dict without it" if isinstance(term, dict) else type(term)
+            raise UserError(f"{name} must return a dict with 'loss', or an empty one, but returns {returned}")
         for key, value in term.items():
             if not isinstance(value, Tensor) or value.numel() != 1:
                 given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -66,17 +67,18 @@ class Criterion(nn.Module):
     def sample(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> tuple[Tensor, ...]:
-        """The first half of `explore`: sample captions without a gradient. Returns what `learn` needs of them."""
+        """Perform the first half of `explore`: sample captions without a gradient. Returns the input of `learn`."""
         raise NotImplementedError
 
     def learn(
         self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
     ) -> dict[str, Tensor]:
-        """The second half of `explore`, which a CUDA graph can capture: the scalars of what `sample` returned."""
+        """Perform the second half of `explore`, which a CUDA graph can capture: compute the scalars from the output of
+        `sample`."""
         raise NotImplementedError
 
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
-        """Return further scalars of a full evaluation, at given words."""
+        """Return further scalars of a full evaluation, computed at given words."""
         return {}
 
 

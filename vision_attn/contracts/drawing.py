@@ -1,4 +1,4 @@
-"""What a model that draws returns, and the windows through which it reads and writes."""
+"""The output of a model that draws images, and the windows through which it reads and writes."""
 
 from typing import NamedTuple
 

@@ -9,7 +9,7 @@ from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.receptive_fields import Fields
 
 Precision = Literal["fp32", "bf16"]
-"""What a part computes in, whatever the precision of the run: "bf16" is bfloat16, "fp32" that of its surroundings."""
+"""The precision in which a part computes: "bf16" is bfloat16 in any run, "fp32" is the precision of the run."""
 Fit = Literal["centre", "whole"]
 """The part of a photograph that is resized to S x S pixels: its centre square, or the whole of it, without its aspect
 ratio."""
@@ -40,9 +40,9 @@ class Encoder(nn.Module):
     rate: float = 1.0
     """Factor on the learning rate of the encoder's weights."""
     fit: Fit = "centre"
-    """The part of a photograph that it sees. Pictures show the same part, in its own shape."""
+    """The part of a photograph that it sees. Pictures show the same part, in its own aspect ratio."""
     precision: Precision = "fp32"
-    """With "bf16" it computes in bfloat16, whatever the precision of the run."""
+    """The precision in which it computes; see `Precision`."""
     convolutional: bool = False
     """Whether regions are the cells of a convolutional network, so that `extent` must measure where they look."""
 
@@ -52,19 +52,21 @@ class Encoder(nn.Module):
         return (self.frames, *self.grid)
 
     def frozen_part(self) -> "Encoder | None":
-        """The part whose outputs are cached, because training does not change them: all of it, unless it is
-        `trainable`. None if all of it is trained."""
+        """Return the part whose outputs are cached, because training does not change them: the whole encoder, unless it
+        is `trainable`. None if all of it is trained."""
         return None if self.trainable else self
 
     def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
-        """Annotation vectors from outputs of `frozen_part()`."""
+        """Compute annotation vectors from outputs of `frozen_part()`."""
         return cached
 
     def extent(self, columns: int | None = None) -> Extent:
-        """Where the regions lie on the image: by default they cover it evenly.
+        """Return where the regions lie on the image. By default they cover it evenly.
 
-        What the cells of a `convolutional` encoder see is measured at the first call, and again when weights have
-        changed (`geometry/receptive_fields.py`). `columns`: of an image, where `grid` leaves their number open.
+        Where the cells of a `convolutional` encoder look is measured at the first call, and again when weights have
+        changed (`geometry/receptive_fields.py`).
+
+        columns: the number of columns of an image, where `grid` leaves it open.
         """
         if not self.convolutional:
             return WHOLE
@@ -77,17 +79,18 @@ class Encoder(nn.Module):
             regions = self.forward(images.to(device)).mT
             return regions.reshape(*regions.shape[:2], rows, fixed)  # not compiled: the batch is another
 
-        found, (_, measured) = fields.of(None, self, maps, (height, width))
+        extent, (_, measured) = fields.of(None, self, maps, (height, width))
         if fixed > 0 or columns is None:
-            return found
-        moved = (found.x0 + found.x1) / 2 * (measured / columns - 1)  # the offset is the same in pixels
-        return found._replace(x0=round(found.x0 + moved, 4), x1=round(found.x1 + moved, 4))
+            return extent
+        moved = (extent.x0 + extent.x1) / 2 * (measured / columns - 1)  # the offset is the same in pixels
+        return extent._replace(x0=round(extent.x0 + moved, 4), x1=round(extent.x1 + moved, 4))
 
     def initialise(self) -> None:
         """Load pretrained weights. Called when a run starts from scratch, never when weights come from another run."""
 
     def identity(self) -> dict[str, str | int]:
-        """The key of a cache of annotation vectors: encoders with different outputs must return different values."""
+        """Return the key of a cache of annotation vectors. Encoders with different outputs must return different
+        keys."""
         raise NotImplementedError
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:

@@ -1,4 +1,4 @@
-"""The contract of an evaluator, a group of metrics, and the results of a captioning task that it measures."""
+"""The contract of an evaluator, which computes a group of metrics, and the results of captioning that it measures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,23 +18,23 @@ class DecodedCaption(NamedTuple):
     text: str
     words: list[str]
     log_prob: list[float]
-    """Of each word, in nats."""
+    """log p of each word, in nats."""
     alpha: Float[Tensor, "T *F Y X"] | None = None
-    """The weight of each region, of a film of each region of each frame; None where the model has no map."""
+    """The weight of each region (for a film, of each region of each frame); None where the model has no map."""
     region: Int[Tensor, "T"] | None = None
     """The one region that each word saw; None where it saw all."""
     heads: Float[Tensor, "T K *F Y X"] | None = None
     """The weights of each attention head."""
     score: float | None = None
-    """What captions are ordered by: log p of all words and the end, divided by their number to the power
+    """The score that orders captions: log p of all words and the end, divided by their number to the power
     `length_power`. None if nothing was decoded."""
     cut: bool = False
     """Whether it was cut at `max_words`, before its end."""
     extent: Extent = WHOLE
     """Where the regions of the maps lie on the image."""
     content: Sequence[bool] | None = None
-    """Whether each word is a content word, by the function words of the captions' language; None where that is not
-    known, and English is assumed."""
+    """Whether each word is a content word, by the function words of the captions' language; None where the language is
+    not known, and English is assumed."""
     steered: Sequence[int] = ()
     """The numbers of the words, from 1, whose maps were not the model's own (`attention.steered.Steered`). The end has
     the number after that of the last word."""
@@ -46,7 +46,8 @@ class DecodedCaption(NamedTuple):
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:
-        """How much each word saw of each region: its weight, or, if only one was seen, 1 for it and 0 elsewhere."""
+        """How much each word saw of each region: the region's weight, or, where only one region was seen, 1 for that
+        one and 0 elsewhere."""
         if self.alpha is None:
             return None
         alpha = self.alpha.flatten(1)
@@ -57,15 +58,16 @@ class Results(NamedTuple):
     """The output of a captioning task for one batch of an evaluation."""
 
     caption: Caption | None
-    """Of the references, with teacher forcing; None of a captioner that gives them no probability."""
+    """The captioner's output for the references, with teacher forcing; None where it gives them no probability."""
     described: list[DecodedCaption]
     """The best decoded caption of each image."""
     by_mode: dict[str, list[DecodedCaption]]
-    """The same for each mode at test time, if the model has several and the evaluation is a full one."""
+    """The best decoded caption of each image in each mode at test time, where the model has several modes and the
+    evaluation is a full one."""
     content_words: frozenset[str]
     """Words that name objects, if the source knows them."""
     probed: Any = None
-    """What `probe` of the evaluator that gets these results returned for this batch; None outside a full evaluation."""
+    """The return value of the evaluator's own `probe` for this batch; None outside a full evaluation."""
 
 
 class Evaluator:
@@ -81,15 +83,14 @@ class Evaluator:
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> Any:
-        """Run the captioner of a captioning task further, on changed regions for example: for metrics that its output
-        does not tell. Returns numbers or tensors, which `update` gets as `results.probed`. The default runs nothing.
+        """Run the captioner again, on changed regions for example, for metrics that need more than its output. Returns
+        numbers or tensors, which `update` gets as `results.probed`. The default runs nothing.
 
         Called in a full evaluation for each batch, in the process that predicts it, on another instance than `update`.
 
-        Args:
-            regions: the annotation vectors of the batch.
-            words: the ids of the decoded captions with END; PAD follows.
-            described: the same captions as text, with their maps.
+        regions: the annotation vectors of the batch.
+        words: the ids of the decoded captions with END; PAD follows.
+        described: the same captions as text, with their maps.
         """
 
     def examine(
@@ -100,8 +101,9 @@ class Evaluator:
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> Any:
-        """`probe`, for metrics that also need the batch, such as its boxes, or the captioning task, to decode again
-        (`described_from`). Override one of the two; this one calls `probe`. Takes `batch` without its images."""
+        """Do what `probe` does, for metrics that also need the batch, such as its boxes, or the captioning task, to
+        decode again (`described_from`). Override one of the two; the default calls `probe`. `batch` comes without its
+        images."""
         return self.probe(task.model, regions, words, described)
 
     def update(self, batch: Any, results: Any) -> None:

@@ -1,4 +1,4 @@
-"""Modes of attention at test time: what a word sees, where a model or its attention has several."""
+"""Modes of attention at test time, such as "expectation" or "sample": checking a name, and switching for a while."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from vision_attn.system.errors import UserError
 
 
 def check_mode(module: Any, mode: str) -> None:
-    """Raise UserError unless `mode` is one of `module.modes`, those of a captioner or of an attention."""
+    """Raise UserError unless `mode` is one of `module.modes`, the modes of a captioner or of an attention."""
     if mode not in module.modes:
         known = f"its modes are {', '.join(module.modes)}" if module.modes else "it has one mode"
         raise UserError(f"{type(module).__name__} has no mode {mode!r}; {known}")
@@ -16,7 +16,7 @@ def check_mode(module: Any, mode: str) -> None:
 
 @contextmanager
 def in_mode(module: Any, mode: str) -> Iterator[None]:
-    """Context manager: `module.at_test` is `mode`, one of `module.modes`."""
+    """Context manager: set `module.at_test` to `mode`, one of `module.modes`, and restore it afterwards."""
     check_mode(module, mode)
     before, module.at_test = module.at_test, mode
     try:

@@ -16,23 +16,23 @@ def map_tensors(function: Callable[[Tensor], Tensor], nested: Nested) -> Nested:
         return None
     if isinstance(nested, Tensor):
         return function(nested)
-    parts = [map_tensors(function, part) for part in nested]
-    return type(nested)(*parts) if hasattr(nested, "_fields") else tuple(parts)
+    mapped = [map_tensors(function, item) for item in nested]
+    return type(nested)(*mapped) if hasattr(nested, "_fields") else tuple(mapped)
 
 
 def tensors_of(nested: Nested) -> list[Tensor]:
-    """The tensors of nested tuples, in order."""
+    """Return the tensors of nested tuples, in order."""
     if nested is None:
         return []
-    return [nested] if isinstance(nested, Tensor) else [part for each in nested for part in tensors_of(each)]
+    return [nested] if isinstance(nested, Tensor) else [tensor for item in nested for tensor in tensors_of(item)]
 
 
 def with_tensors(nested: Nested, tensors: Iterable[Tensor]) -> Nested:
-    """The same nested tuples with other `tensors`, in the order of `tensors_of`."""
-    parts = iter(tensors)
-    return map_tensors(lambda _: next(parts), nested)
+    """Return the same nested tuples with other `tensors`, in the order of `tensors_of`."""
+    remaining = iter(tensors)
+    return map_tensors(lambda _: next(remaining), nested)
 
 
 def take_images(nested: Nested, images: Int[Tensor, "N"]) -> Nested:
     """Select images of tensors (B, ...): (N, ...)."""
-    return map_tensors(lambda part: part.index_select(0, images), nested)
+    return map_tensors(lambda tensor: tensor.index_select(0, images), nested)

@@ -1,4 +1,4 @@
-"""The samples of a model whose gradient must be estimated."""
+"""`Choice`: the samples of a model, such as regions or locations, whose gradient must be estimated."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""The loss of connectionist temporal classification."""
+"""The loss of connectionist temporal classification (CTC): -log p of a transcript, summed over its alignments."""
 
 from jaxtyping import Int
 from torch import Tensor
@@ -10,8 +10,8 @@ class CTCLoss(Criterion):
     """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 12; a sum there).
 
     A transcript that does not fit into its line, which has fewer columns than characters, adds 0 to the loss and is
-    counted in its mean, so that the losses of equal parts of a batch average to that of the whole. It is left out of
-    `nll`, the mean per character, in nats, END counted as in validation. Logs that, and `too_long`, the share of
+    counted in its mean, so that the losses of equal parts of a batch average to that of the whole. It logs `nll`, the
+    mean per character of the other transcripts, in nats, END counted as in validation, and `too_long`, the share of
     transcripts that do not fit.
     """
 

@@ -11,7 +11,9 @@ class DoublyStochastic(Criterion):
     """weight * sum_i (1 - sum_t alpha_ti)^2 (Xu et al. 2015, eq. 14), a mean over captions. Logs it as `penalty`,
     unweighted.
 
-    weight: lambda of the paper. Adds nothing for a captioner without a map.
+    Adds nothing for a captioner without a map.
+
+    weight: lambda of the paper.
     """
 
     def __init__(self, model: Captioner, *, weight: float = 1.0):

@@ -1,4 +1,4 @@
-"""The likelihood of captions."""
+"""The loss of maximum likelihood training: -log p of the captions, with label smoothing if asked for."""
 
 from jaxtyping import Int
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A penalty that sharpens maps."""
+"""A penalty on the entropy of attention maps, which sharpens them."""
 
 from jaxtyping import Int
 from torch import Tensor
@@ -10,8 +10,9 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 class MapEntropy(Criterion):
     """weight * H[alpha_t] summed over the words of a caption, a mean over captions; entropies in nats.
 
-    weight: what a nat of a word's map costs against a nat of its log-probability; below 0, maps get flatter. The maps'
-        mean entropy is logged as `entropy` with any criterion. Adds nothing for a captioner without a map.
+    The mean entropy of the maps is logged as `entropy` with any criterion. Adds nothing for a captioner without a map.
+
+    weight: the cost of a nat of a word's map in nats of its log-probability; below 0, maps get flatter.
     """
 
     def __init__(self, model: Captioner, *, weight: float = 0.1):

@@ -1,4 +1,4 @@
-"""REINFORCE for where a captioner looks."""
+"""REINFORCE for a captioner that samples where to look, by hard attention or by glimpses."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -14,10 +14,10 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 class ReinforceAttention(Criterion):
     """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): its reward is log p of each word.
 
-    baseline, credit, reward_weight, entropy_weight: as for `Reinforce`.
+    Logs `gradient_variance`, the mean squared length of the gradient of one sampled region with respect to its scores,
+    but not for glimpses, which choose no region. Adds nothing for a captioner that samples nothing.
 
-    Logs `gradient_variance`, the mean squared length of the gradient of one sampled region with respect to its scores;
-    not for glimpses, which choose no region. Adds nothing for a captioner that samples nothing.
+    baseline, credit, reward_weight, entropy_weight: as for `Reinforce`.
     """
 
     estimates = True
@@ -51,10 +51,8 @@ class ReinforceAttention(Criterion):
 
     @torch.no_grad()
     def measure(self, model: Captioner, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> dict[str, Any]:
-        """Compute `gradient_variance` of regions sampled as in training, at given words.
-
-        Nothing for a captioner that cannot sample outside training.
-        """
+        """Compute `gradient_variance` of regions sampled as in training, at given words. Empty for a captioner that
+        cannot sample outside training."""
         if self.reinforce is None or "sample" not in model.modes:
             return {}
         with model.in_mode("sample"):

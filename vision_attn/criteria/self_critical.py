@@ -23,7 +23,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
 
-class Sampled(NamedTuple):
+class SampledCaptions(NamedTuple):
     """Sampled captions of each image and its references, as word ids filled up with PAD."""
 
     words: Int[Tensor, "B R T"]
@@ -39,17 +39,17 @@ class SelfCritical(Criterion):
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
         the caption of most likely words (Rennie et al. 2017), for which one more caption is decoded.
     max_words: samples are cut after this number of words; a sample that is cut has no END, and is scored without it.
-    temperature: what the logits of the captioner that the run starts from are divided by, once, before training.
-    reward_weight: factor of this loss, for use together with other criteria.
-    entropy_weight: adds this times the entropy of a caption's distribution, in nats, to the reward.
+    temperature: divides the logits of the captioner from which the run starts, once, before training.
+    reward_weight: the factor of this loss, for use together with other criteria.
+    entropy_weight: the factor of the entropy of a caption's distribution, in nats, which is added to the reward.
 
     The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
     frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
     captions or another vocabulary is refused.
 
-    A captioner trained by likelihood has a high entropy, since it covers everything that people say of an image. Its
-    samples are then far worse than its greedy captions, and training spends its first epochs on the difference. A
-    temperature below 1 saves these epochs: greedy captions stay as they are, and samples come close to them.
+    A captioner trained by likelihood has a high entropy, since it covers all captions that people write. Its samples
+    are then far worse than its greedy captions, and training spends its first epochs on the difference. A temperature
+    below 1 saves these epochs: greedy captions stay as they are, and samples come close to them.
 
     Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
     may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, and
@@ -111,14 +111,16 @@ class SelfCritical(Criterion):
         if self.temperature < 1:
             model.sharpen(self.temperature)
 
-    def sample(self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]) -> Sampled:
+    def sample(
+        self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
+    ) -> SampledCaptions:
         with torch.no_grad(), as_at_test(model):
-            parts = [sample(model, regions, rows=self.num_samples, max_words=self.max_words).words]
+            captions = [sample(model, regions, rows=self.num_samples, max_words=self.max_words).words]
             if self.greedy:
-                parts.append(greedy(model, regions, max_words=self.max_words).words)
-        length = min(rounded(max(part.shape[2] for part in parts)), self.max_words)
-        words = torch.cat([F.pad(part, (0, length - part.shape[2])) for part in parts], dim=1)
-        return Sampled(words, self.texts(references, regions.device))
+                captions.append(greedy(model, regions, max_words=self.max_words).words)
+        length = min(rounded(max(words.shape[2] for words in captions)), self.max_words)
+        words = torch.cat([F.pad(words, (0, length - words.shape[2])) for words in captions], dim=1)
+        return SampledCaptions(words, self.texts(references, regions.device))
 
     def learn(
         self, model: Captioner, regions: Float[Tensor, "B L D"], sampled: tuple[Tensor, ...]
@@ -138,27 +140,27 @@ class SelfCritical(Criterion):
         return {"loss": loss, "reward": reward.mean(), "reward_std": reward.std(dim=1).mean()}
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
-        """The word ids of references, filled up with PAD."""
-        found = self.table.find(references) if self.table and self.table.words.device == device else None
-        if found is not None:
-            return found
+        """Return the word ids of references, filled up with PAD."""
+        ids = self.table.find(references) if self.table and self.table.words.device == device else None
+        if ids is not None:
+            return ids
         return padded([[self.ids(caption) for caption in captions] for captions in references]).to(device)
 
     def ids(self, caption: str) -> list[int]:
-        """The word ids of a reference, remembered as long as they are few."""
-        if (found := self.coded.get(caption)) is None:
-            found = word_ids(self.vocabulary.tokens(caption), self.known)
+        """Return the word ids of a reference. Up to `REMEMBERED` references are remembered."""
+        if (ids := self.coded.get(caption)) is None:
+            ids = word_ids(self.vocabulary.tokens(caption), self.known)
             if len(self.coded) < REMEMBERED:
-                self.coded[caption] = found
-        return found
+                self.coded[caption] = ids
+        return ids
 
 
 REMEMBERED = 2**17
-"""References whose word ids are kept: finding the words of a caption takes longer than scoring it."""
+"""The most references whose word ids are kept: finding the words of a caption takes longer than scoring it."""
 
 
 class Subtracted(nn.Module):
-    """The baseline of rewards from which the baseline has been subtracted: 0."""
+    """A baseline of 0, for rewards from which the baseline has been subtracted already."""
 
     num_runs = 1
 
@@ -171,7 +173,7 @@ class Subtracted(nn.Module):
 
 @contextmanager
 def as_at_test(model: Captioner) -> Iterator[None]:
-    """Within, the captioner has no dropout, and one that samples regions sees their expectation."""
+    """Context manager: the captioner has no dropout, and one that samples regions sees their expectation."""
     training = model.training
     model.eval()
     try:
@@ -183,7 +185,7 @@ def as_at_test(model: Captioner) -> Iterator[None]:
 
 @contextmanager
 def without_pad(model: Captioner) -> Iterator[None]:
-    """Within, PAD has no probability in `model.forward`, as where its captions are sampled."""
+    """Context manager: PAD has the probability 0 in `model.forward`, as where its captions are sampled."""
     before = model.bars_pad, model.with_mean
     model.bars_pad, model.with_mean = True, False  # nothing here needs the mean
     try:
@@ -193,7 +195,7 @@ def without_pad(model: Captioner) -> Iterator[None]:
 
 
 def fingerprint(words: Sequence[str], images: Iterable[Sequence[str]]) -> int:
-    """A 63-bit checksum of a vocabulary and of the captions of all images, in their order."""
+    """Return a 63-bit checksum of a vocabulary and of the captions of all images, in their order."""
     state = blake2b(digest_size=8)
     for texts in (words, *images):
         for text in texts:

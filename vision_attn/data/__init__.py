@@ -1,1 +1,1 @@
-"""What is looked at: the data sets, in one folder for each kind, and what they share."""
+"""The data sets, a folder for each kind, and what several kinds share: vocabularies, tables."""

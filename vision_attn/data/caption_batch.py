@@ -29,18 +29,19 @@ class CaptionBatch(NamedTuple):
     files: tuple
     """The file of each image; None for a drawn one."""
     boxes: tuple
-    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown. Of
-    the whole image, also where a part of it is seen. A box of a film has the number of its frame, from 0, as a fifth
-    number."""
+    """For each image the boxes of the objects that words name, {word: [(x0, y0, x1, y1)]}; None if unknown. Boxes are
+    those in the whole image, also where a model sees a part of it. A box of a film has the number of its frame, from 0,
+    as a fifth number."""
     vectors: tuple = ()
     """The file of each image's annotation vectors, which may hold the boxes of regions; () where there is none."""
     lengths: Static | None = None
-    """For each image the most words of each row, END included: those of all batches of this shape. None: any row may
-    have T words."""
+    """The largest number of words of each row of each image, END included, in all batches of this shape. None: any row
+    may have T words."""
     crops: Float[Tensor, "B 4"] | None = None
     """The part (x0, y0, x1, y1) of each image of pixels that is seen: see `data.images.crops`. None: all of it."""
     sampled: tuple[Tensor, ...] = ()
-    """What a criterion sampled for this batch before a captured step: see `Criterion.sample`. Data leave it out."""
+    """The samples that a criterion took for this batch before a captured step: see `Criterion.sample`. Data sets leave
+    it empty."""
     sources: tuple[str, ...] = ()
     """The name of each image's data set, if there are several: in an evaluation it is that of all images of a batch."""
 

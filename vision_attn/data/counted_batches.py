@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Counted(Iterator[T], Generic[T]):
-    """An iterator with a length: `number`, that of all its items."""
+    """An iterator over a known number of items, which is its length."""
 
     def __init__(self, items: Iterable[T], number: int) -> None:
         self.items, self.number = iter(items), number
@@ -20,6 +20,7 @@ class Counted(Iterator[T], Generic[T]):
 
 
 def slices(batch: Callable[[slice], T], count: int, size: int, *, rank: int, world: int) -> Counted[T]:
-    """batch(slice) of every `world`-th slice of `size` of `count` items, beginning with number `rank`."""
+    """Divide `count` items into slices of `size`, and yield batch(slice) for every `world`-th slice, from slice `rank`
+    on."""
     starts = range(rank * size, count, world * size)
     return Counted((batch(slice(first, first + size)) for first in starts), len(starts))

@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from vision_attn.task import Static
 
 SHAPES = 4
-"""The most shapes of the batches of a data set: 7% of padding for five captions per photograph of Flickr8k, and 12%
-with one shape. Each takes a graph."""
+"""The largest number of shapes of the batches of a data set: 7% of padding for five captions per photograph of
+Flickr8k, and 12% with one shape. Each takes a graph."""
 TAIL = 8
 """One in this number of images of a set stands for its longest, which are few."""
 
 
-class Group(NamedTuple):
+class ShapedBatch(NamedTuple):
     """The images of one batch, in the order of their places, and its shape."""
 
     members: Int[np.ndarray, "B"]
     shape: Static
-    """For each image the number of words of each row."""
+    """The number of words of each row of each image."""
 
 
 class Stratified:
@@ -44,28 +44,31 @@ class Stratified:
     def __init__(self, lengths: Int[np.ndarray, "N R"], batch_size: int) -> None:
         self.size = min(batch_size, len(lengths))
         self.batches = len(lengths) // self.size
-        kinds = max(1, min(SHAPES, self.batches))
-        self.counts = [self.batches // kinds + (kind < self.batches % kinds) for kind in range(kinds)]
+        num_shapes = max(1, min(SHAPES, self.batches))
+        self.counts = [self.batches // num_shapes + (index < self.batches % num_shapes) for index in range(num_shapes)]
         left_out = len(lengths) - self.batches * self.size
-        sizes = np.array([self.counts[place % kinds] for place in range(self.size * kinds)])
+        sizes = np.array([self.counts[place % num_shapes] for place in range(self.size * num_shapes)])
         sizes[:: max(1, len(sizes) // max(1, left_out))][:left_out] += 1  # such a stratum leaves one image out
-        found = strata(lengths, sizes)
-        longest = np.array([lengths[members].max(axis=0) for members in found])
-        order = [np.argsort(-longest[kind::kinds, 0], kind="stable") * kinds + kind for kind in range(kinds)]
-        self.strata = [[found[place] for place in places] for places in order]
+        sets = strata(lengths, sizes)
+        longest = np.array([lengths[members].max(axis=0) for members in sets])
+        order = [
+            np.argsort(-longest[index::num_shapes, 0], kind="stable") * num_shapes + index
+            for index in range(num_shapes)
+        ]
+        self.strata = [[sets[place] for place in places] for places in order]
         self.shapes = [Static(map(tuple, longest[places].tolist())) for places in order]
 
     def __len__(self) -> int:
         """The number of batches of an epoch; an incomplete last one is left out."""
         return self.batches
 
-    def epoch(self, rng: np.random.Generator) -> list[Group]:
+    def epoch(self, rng: np.random.Generator) -> list[ShapedBatch]:
         """The batches of an epoch in random order."""
-        found = []
+        batches = []
         for places, count, shape in zip(self.strata, self.counts, self.shapes, strict=True):
             columns = np.stack([rng.permutation(members)[:count] for members in places])
-            found += [Group(members, shape) for members in columns.T]
-        return [found[number] for number in rng.permutation(len(found))]
+            batches += [ShapedBatch(members, shape) for members in columns.T]
+        return [batches[number] for number in rng.permutation(len(batches))]
 
 
 def strata(lengths: Int[np.ndarray, "N R"], sizes: Sequence[int] | NDArray) -> list[Int[np.ndarray, "n"]]:
@@ -90,12 +93,12 @@ def strata(lengths: Int[np.ndarray, "N R"], sizes: Sequence[int] | NDArray) -> l
 
 
 def _words(lengths: Int[np.ndarray, "n R"]) -> float:
-    """About the number of words to which images of a set are padded."""
+    """Estimate the number of words to which images of a set are padded."""
     few = max(1, len(lengths) // TAIL)
     return float(np.partition(lengths, len(lengths) - few, axis=0)[len(lengths) - few :].mean(axis=0).sum())
 
 
-def padding(groups: Sequence[Group], lengths: Int[np.ndarray, "N R"]) -> float:
+def padding(groups: Sequence[ShapedBatch], lengths: Int[np.ndarray, "N R"]) -> float:
     """The share of padding among the words of these batches."""
     words = sum(int(lengths[group.members].sum()) for group in groups)
     return 1 - words / sum(sum(map(sum, group.shape)) for group in groups)

@@ -32,8 +32,8 @@ class Ragged:
     def numbers(cls, lists: Iterable[Sequence[int]]) -> "Ragged":
         """Store lists of integers below 2^31."""
         values, starts = array("i"), array("q", [0])
-        for each in lists:
-            values.extend(each)
+        for numbers in lists:
+            values.extend(numbers)
             starts.append(len(values))
         return cls(np.frombuffer(values, dtype=np.int32), np.frombuffer(starts, dtype=np.int64))
 
@@ -47,11 +47,11 @@ class Ragged:
         return cls(np.frombuffer(values, dtype=np.uint8), np.frombuffer(starts, dtype=np.int64))
 
     @classmethod
-    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The lists of all parts, one part after the other, copied into memory."""
-        ends = np.cumsum([0, *(len(part.values) for part in parts)])
-        starts = [part.starts[:-1] + before for part, before in zip(parts, ends, strict=False)]
-        return cls(np.concatenate([part.values for part in parts]), np.concatenate([*starts, ends[-1:]]))
+    def joined(cls, raggeds: Sequence["Ragged"]) -> "Ragged":
+        """Concatenate the lists of several, copied into memory."""
+        ends = np.cumsum([0, *(len(ragged.values) for ragged in raggeds)])
+        starts = [ragged.starts[:-1] + before for ragged, before in zip(raggeds, ends, strict=False)]
+        return cls(np.concatenate([ragged.values for ragged in raggeds]), np.concatenate([*starts, ends[-1:]]))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -94,8 +94,8 @@ class Ragged:
 
     def save(self, folder: Path, name: str) -> None:
         """Write NAME.values.npy, then NAME.starts.npy."""
-        for part in ("values", "starts"):
-            write_array(folder / f"{name}.{part}.npy", getattr(self, part))
+        for attribute in ("values", "starts"):
+            write_array(folder / f"{name}.{attribute}.npy", getattr(self, attribute))
 
     @classmethod
     def map(cls, folder: Path, name: str, dtype: DTypeLike) -> "Ragged":

@@ -1,4 +1,4 @@
-"""The rows of tables in text: fields between separators, also in quotation marks."""
+"""Split the text of a table into rows, and rows into fields: between separators, also in quotation marks."""
 
 from collections.abc import Iterator
 
@@ -42,8 +42,8 @@ def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
 
 
 def _closed(text: str, first: int) -> int:
-    """Where the field ends whose opening quotation mark is at `first`: after the next mark that is not doubled. -1 if
-    there is none."""
+    """Find the end of the field whose opening quotation mark is at `first`: after the next mark that is not doubled. -1
+    if there is none."""
     end = text.find('"', first + 1)
     while end >= 0 and text.startswith('""', end):
         end = text.find('"', end + 2)
@@ -51,4 +51,4 @@ def _closed(text: str, first: int) -> int:
 
 
 def _find(text: str, sign: str, start: int, stop: int) -> int:
-    return stop if (found := text.find(sign, start, stop)) < 0 else found
+    return stop if (place := text.find(sign, start, stop)) < 0 else place

@@ -34,21 +34,21 @@ _NAMED = "|".join(map(re.escape, sorted(ENDINGS | FILM_ENDINGS)))
 IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{_NAMED})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
 """A file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions: `a.jpg#0`."""
 SAMPLE = 100
-"""Rows from which columns without a name are recognised."""
+"""The number of rows by which columns without a name are recognised."""
 SHOWN = 30
-"""Names of columns that a message lists at most."""
+"""The largest number of names of columns in a message."""
 log = logging.getLogger(__name__)
 
 
-class Layout(NamedTuple):
-    """How the rows of a table are to be read."""
+class TableLayout(NamedTuple):
+    """The layout of a table: its separator, its columns, and those that are wanted."""
 
     shape: str
     separator: str
     names: list[str]
-    """Of all columns; "" where they have none."""
+    """The names of all columns; "" for a column without one."""
     places: dict[str, list[int]]
-    """The columns that hold what is wanted, counted from 0. Captions may stand in several."""
+    """The numbers of the wanted columns, counted from 0. Captions may stand in several."""
     header: bool
     numbered: bool = False
     """Whether names of images are followed by the number of the caption, `a.jpg#0`."""
@@ -57,8 +57,8 @@ class Layout(NamedTuple):
         """The fields of a row by the names of their columns, and those that are wanted; None: the row ends before."""
         record: dict[str, Any] = dict(zip(self.names, fields, strict=False))
         for column, places in self.places.items():
-            found = [fields[place] for place in places if place < len(fields)]
-            record[column] = None if not found else found[0] if len(places) == 1 else [*filter(None, found)]
+            cells = [fields[place] for place in places if place < len(fields)]
+            record[column] = None if not cells else cells[0] if len(places) == 1 else [*filter(None, cells)]
         if self.numbered and record["image"]:
             record["image"] = re.sub(r"#\d+$", "", record["image"])
         return record
@@ -68,7 +68,7 @@ class Table(NamedTuple):
     """The records of a table."""
 
     shape: str
-    rows: list[tuple[int, dict[str, Any]]]
+    table_rows: list[tuple[int, dict[str, Any]]]
     """The line, counted from 1, and the fields by the names of their columns, and of those that are wanted."""
     short: list[int]
     """Lines that lack a column, and are left out."""
@@ -89,7 +89,7 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
         raise UserError(_unknown(path, text, columns, named))
     width = len(layout.names)
     free = layout.places[columns[-1]][-1] if columns[-1] in FREE else None
-    rows: list[tuple[int, dict[str, Any]]] = []
+    table_rows: list[tuple[int, dict[str, Any]]] = []
     short, torn = [], []
     for line, fields in islice(rows_of(text, layout.separator), int(layout.header), None):
         while len(fields) > width and not fields[-1].strip():
@@ -106,20 +106,20 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
         if free is not None and any(record[column] is None for column in columns):
             short.append(line)
         else:
-            rows.append((line, record))
-    if short and len(short) >= len(rows):
+            table_rows.append((line, record))
+    if short and len(short) >= len(table_rows):
         raise UserError(f"{path}: line {short[0]} has fewer columns than {' and '.join(columns)}: {layout.shape}?")
     if torn:
         log.warning(
             "%s: fields in quotation marks whose lines read like rows: %d, such as that of line %d: is a mark missing?",
             path, len(torn), torn[0],
         )  # fmt: skip
-    return Table(layout.shape, rows, short)
+    return Table(layout.shape, table_rows, short)
 
 
 def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, str | int]) -> dict[str, list[int]]:
-    """Where `columns`, and a split, are among these names, as far as they are. Of captions, all columns whose names
-    differ in a number at the end: `caption_1`, `caption_2`.
+    """Find `columns`, and a split, among these names. Captions have all columns whose names differ in a number at the
+    end: `caption_1`, `caption_2`.
 
     Raises UserError if `named` gives a column two meanings.
     """
@@ -133,9 +133,9 @@ def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, 
             continue
         stated = stems if column == "caption" else plain
         alias = next((alias for alias in ALIASES.get(column, (column,)) if alias in stated), None)
-        found = [place for place, name in enumerate(stated) if name == alias]
-        if found:
-            places[column] = found if stated is stems else found[:1]
+        matches = [place for place, name in enumerate(stated) if name == alias]
+        if matches:
+            places[column] = matches if stated is stems else matches[:1]
     _check_apart(places, named, names)
     return places
 
@@ -157,11 +157,11 @@ def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> Us
 
 
 def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(str(each)[:60] for each in islice(names, SHOWN))
+    return ", ".join(str(name)[:60] for name in islice(names, SHOWN))
 
 
 def _unnumbered(name: str) -> str:
-    """A name without a number at its end. Not by a regular expression: one takes a minute for 40,000 digits."""
+    """Remove the number at the end of a name. A regular expression would take a minute for 40,000 digits."""
     stem = name.rstrip("0123456789")
     return stem.removesuffix("_") if stem != name else name
 
@@ -171,7 +171,7 @@ def _plain(name: Any) -> str:
     return re.sub(r"[\s-]+", "_", str(name).strip().lower())
 
 
-def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
+def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> TableLayout | None:
     """The layout of a table whose first row names the columns."""
     for separator, shape in SEPARATORS.items():
         _, names = next(rows_of(text, separator), (0, []))
@@ -181,11 +181,11 @@ def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]
         said = places.keys() - {column for column in given if _plain(named[column]) not in names}
         if said and {*columns, *named} <= places.keys() and given.keys() == named.keys():
             _check_apart(places, named, names)
-            return Layout(f"{shape} with a header", separator, names, places, True)
+            return TableLayout(f"{shape} with a header", separator, names, places, True)
     return None
 
 
-def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Layout | None:
+def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> TableLayout | None:
     """The layout of a table of photographs and free text whose columns have no known names, or numbers for names. Those
     of `named` are found by their name in the first row, or counted."""
     free = columns[-1]
@@ -196,45 +196,49 @@ def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int
         given = {column: place for column in named if (place := _place(named[column], first, width)) is not None}
         if given.keys() != named.keys():
             continue
-        kinds = [_kind([row[place] for row in sample[1:] or sample], free) for place in range(width)]
-        image = given.get("image", kinds.index("image") if "image" in kinds else None)
+        contents = [_content_of([row[place] for row in sample[1:] or sample], free) for place in range(width)]
+        image = given.get("image", contents.index("image") if "image" in contents else None)
         if image is None:
             continue
         header = any(_plain(name) in first for name in named.values()) or (
-            "image" == _kind([sample[-1][image]], free) != _kind([sample[0][image]], free)
+            "image" == _content_of([sample[-1][image]], free) != _content_of([sample[0][image]], free)
         )
         merged = separator in ",;" and not header  # captions may have commas without quotation marks
         for column, place in given.items():
             end = place if merged and column == free else width  # what follows a caption may be a part of it
-            kinds[:end] = ["other" if kind == column else kind for kind in kinds[:end]]
+            contents[:end] = ["other" if content == column else content for content in contents[:end]]
         for column, place in given.items():
-            kinds[place] = column
+            contents[place] = column
         _check_apart({column: [place] for column, place in given.items()}, named, first)
-        if "image" not in kinds or free not in kinds:
+        if "image" not in contents or free not in contents:
             continue
         if merged:
-            kinds = [kind for kind, several in groupby(kinds) for _ in ([1] if kind == free else several)]
-        places = _each_one(kinds, columns)
+            contents = [
+                content for content, several in groupby(contents) for _ in ([1] if content == free else several)
+            ]
+        places = _places_by_content(contents, columns)
         if numbered := all(re.search(r"#\d+$", row[image]) for row in sample[header:]):
             shape = f"{shape} of NAME#NUMBER and {free}"
-        names = first if header else [""] * len(kinds)
-        return Layout(f"{shape} with{'' if header else 'out'} a header", separator, names, places, header, numbered)
+        names = first if header else [""] * len(contents)
+        return TableLayout(
+            f"{shape} with{'' if header else 'out'} a header", separator, names, places, header, numbered
+        )
     return None
 
 
-def _each_one(kinds: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
-    """Where columns are among columns of these kinds. Raises UserError if one may be several."""
+def _places_by_content(contents: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
+    """Find the wanted columns among columns of these contents. Raises UserError if one may be several."""
     places = {}
     for column in (*columns, "split"):
-        found = [place for place, kind in enumerate(kinds) if kind == column]
-        if len(found) > 1:
-            numbers = " and ".join(str(place + 1) for place in found)
+        candidates = [place for place, content in enumerate(contents) if content == column]
+        if len(candidates) > 1:
+            numbers = " and ".join(str(place + 1) for place in candidates)
             raise UserError(
                 f"columns {numbers} may each be the {column}: name one in the first row, or by its number, "
-                f"--data.columns.{column}={found[0] + 1}"
+                f"--data.columns.{column}={candidates[0] + 1}"
             )
-        if found:
-            places[column] = found
+        if candidates:
+            places[column] = candidates
     return places
 
 
@@ -246,8 +250,8 @@ def _place(name: str | int, first: Sequence[str], width: int) -> int | None:
     return number - 1 if 1 <= number <= width else None
 
 
-def _kind(cells: list[str], free: str) -> str:
-    """What a column holds: image, split, other, or free text."""
+def _content_of(cells: list[str], free: str) -> str:
+    """Recognise the content of a column: "image", "split", "other", or free text (`free`)."""
     cells = [cell.strip() for cell in cells]
     if sum(bool(IMAGE.fullmatch(cell)) for cell in cells) >= 0.8 * len(cells):
         return "image"
@@ -258,8 +262,8 @@ def _kind(cells: list[str], free: str) -> str:
 
 def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> str:
     """The message for a table whose columns are not recognised."""
-    rows = [next(rows_of(text, separator), (1, [""]))[1] for separator in SEPARATORS]
-    first = max(rows, key=len)
+    first_rows = [next(rows_of(text, separator), (1, [""]))[1] for separator in SEPARATORS]
+    first = max(first_rows, key=len)
     for column, name in named.items():
         if _place(name, [*map(_plain, first)], len(first)) is None:
             return str(absent(str(path), column, name, first))

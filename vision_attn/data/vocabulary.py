@@ -1,4 +1,4 @@
-"""Words and their ids, for captions in any language."""
+"""Vocabularies: words and their ids, for captions in any language."""
 
 import json
 import re
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.contracts import END, PAD
-from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces, Spaces, Words, spans
+from vision_attn.data.words import KINDS, SPECIALS, UNKNOWN, WORD, Kind, Pieces, Spaces, WordSplitter, spans
 from vision_attn.metrics.function_words import FUNCTION_WORDS
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json, replacing
-from vision_attn.system.written import joined
+from vision_attn.system.word_spacing import joined
 from vision_attn.task import Source
 
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
@@ -23,7 +23,7 @@ _SENTENCE = ".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d"
 _SENTENCE += "\u00ab\u00bb\u00a1\u00bf\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\u300c\u300d"
 """Punctuation of sentences, which carries no meaning of its own that a captioner should learn."""
 _SYMBOL = re.compile(rf"[^\w\s{re.escape(_SENTENCE)}]|_")
-"""What may be left out of a caption with its meaning; combining marks and emoji match too."""
+"""A symbol that a caption may lose together with its meaning; combining marks and emoji match too."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters, line separators and lone surrogates: no tokenizer produces words with them."""
@@ -33,11 +33,11 @@ class Vocabulary:
     """Maps words to ids: 0 padding and start, 1 end, 2 unknown words, then words by decreasing count."""
 
     function_words: Set[str] = FUNCTION_WORDS
-    """Those of the captions' language: all others are content words. Kept in a file of its own: see
-    `VocabularySource.export`."""
+    """The function words of the captions' language: all others are content words. `VocabularySource.export` writes them
+    to a file of their own."""
 
-    def __init__(self, words: Iterable[str], kind: Words | None = None) -> None:
-        """`words`: without the special ones. `kind`: how captions are split; None: at spaces."""
+    def __init__(self, words: Iterable[str], kind: WordSplitter | None = None) -> None:
+        """words: all but the special ones. kind: the way in which captions are split; None: at spaces."""
         self.kind = kind or Spaces()
         self.words: list[str] = [*SPECIALS, *words]
         self.index = {word: number for number, word in enumerate(self.words)}
@@ -49,13 +49,13 @@ class Vocabulary:
         """Keep words that occur at least `min_count` times, at most `max_words`; equal counts in alphabetical order.
         `words`: how captions are split; None: at spaces. Of byte-pair pieces these are limits of the merges; every
         character of the captions is a piece."""
-        kind = KINDS[words or Spaces.kind]()
-        frequent = kind.frequent(captions, min_count, max_words)
+        splitter = KINDS[words or Spaces.kind]()
+        frequent = splitter.frequent(captions, min_count, max_words)
         if len(frequent) > MAX_WORDS - len(SPECIALS):
             raise UserError(
                 f"the captions have {len(frequent):,} words: raise min_count, or set max_words below {MAX_WORDS:,}"
             )
-        return cls(frequent, kind)
+        return cls(frequent, splitter)
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
@@ -82,7 +82,8 @@ class Vocabulary:
         return Vocabulary([*self.words[len(SPECIALS) :], *new], self.kind)
 
     def json(self) -> str:
-        """What `save` writes: the standard JSON of the `tokenizers` library where captions are split at spaces."""
+        """The content of the file that `save` writes: the standard JSON of the `tokenizers` library where captions are
+        split at spaces."""
         return self.kind.json(self.index)
 
     def save(self, path: str | Path) -> None:
@@ -101,8 +102,8 @@ class Vocabulary:
         """The symbols of `caption` that are in no word, such as "||" and "+"; without the punctuation of sentences."""
         if not self.kind.drops or not _SYMBOL.search(caption):  # true of most captions, and many times as fast
             return []
-        text, found = spans(caption)
-        words = [span for _, span in found]
+        text, placed = spans(caption)
+        words = [span for _, span in placed]
         gaps = zip([0, *(end for _, end in words)], [*(start for start, _ in words), len(text)], strict=True)
         pieces = (piece.strip(_SENTENCE) for start, end in gaps for piece in text[start:end].split())
         return [piece for piece in pieces if piece]
@@ -118,7 +119,7 @@ class Vocabulary:
         return [*ids, END] if len(ids) <= max_length else ids[:max_length]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join the words of `ids` up to the first END: see `system.written`."""
+        """Join the words of `ids` up to the first END: see `system.word_spacing`."""
         words = []
         for index in ids:
             if index == END:
@@ -135,7 +136,7 @@ class VocabularySource(Source):
     """The class of `vocabulary`; `Characters` has the same methods."""
 
     words: Kind | None = None
-    """How captions become words; None: as a saved vocabulary splits them, or at spaces."""
+    """The way in which captions become words; None: as a saved vocabulary splits them, or at spaces."""
 
     def export(self, folder: Path) -> None:
         """Write vocabulary.json and, unless they are those of English, function_words.json, a list."""
@@ -185,7 +186,7 @@ def _read_function_words(path: Path) -> frozenset[str]:
     return frozenset(words)
 
 
-def _read(path: str | Path) -> tuple[list[str], Words]:
+def _read(path: str | Path) -> tuple[list[str], WordSplitter]:
     """Read the words of a saved vocabulary, without the special ones, in the order of their ids, and their kind."""
     if Path(path).stat().st_size > MAX_BYTES:
         raise UserError(f"it has more than {MAX_BYTES // 2**20} MiB")

@@ -24,20 +24,21 @@ def start_embedding(embedding: nn.Embedding, vocabulary: Vocabulary, path: str |
     vectors = read_word_vectors(path, ids, embedding.embedding_dim)
     if not vectors:
         raise UserError(f"{path} has none of the {len(ids):,} words of the captions: is it of another language?")
-    rows, found = torch.tensor([ids[word] for word in vectors]), torch.stack(list(vectors.values()))
-    scale = (embedding.weight[rows].square().mean() / found.square().mean().clamp(min=1e-12)).sqrt()
-    embedding.weight[rows] = found * scale
+    indices, replacements = torch.tensor([ids[word] for word in vectors]), torch.stack(list(vectors.values()))
+    scale = (embedding.weight[indices].square().mean() / replacements.square().mean().clamp(min=1e-12)).sqrt()
+    embedding.weight[indices] = replacements * scale
     say(f"{path}: vectors for {len(vectors):,} of {len(ids):,} words; the others start at random")
 
 
 def read_word_vectors(path: Path, words: Collection[str], size: int) -> dict[str, Tensor]:
-    """The vectors of those of `words` that the file has; of a word that occurs twice the first. A first line of two
-    numbers, as word2vec and fastText write it, is skipped. Raises UserError naming the line that does not fit."""
-    found: dict[str, Tensor] = {}
+    """Read the vectors of those of `words` that the file has; a word that occurs twice has its first vector. A first
+    line of two numbers, as word2vec and fastText write it, is skipped. Raises UserError naming the line that does not
+    fit."""
+    vectors: dict[str, Tensor] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             word, _, rest = line.rstrip().partition(" ")  # words of several parts, such as ". . .", are in no caption
-            if word not in words or word in found or (number == 1 and rest.isdigit()):
+            if word not in words or word in vectors or (number == 1 and rest.isdigit()):
                 continue
             values = rest.split()
             try:
@@ -49,5 +50,5 @@ def read_word_vectors(path: Path, words: Collection[str], size: int) -> dict[str
                     f"{path}, line {number}: {word} has {len(vector)} numbers, and the embedding {size}: set"
                     f" --task.model.word_size={len(vector)} (of a Transformer hidden_size), or take a file of {size}"
                 )
-            found[word] = vector
-    return found
+            vectors[word] = vector
+    return vectors

@@ -1,8 +1,8 @@
-"""How captions become words: at spaces, in lower case or not, as they are written, by character, by a language's
-segmenter, or as byte-pair pieces.
+"""Split captions into words: at spaces, in lower case or not, as they are written, by character, by a language's
+segmenter, or into byte-pair pieces.
 
 Every kind but `raw` splits the same text: in Unicode's compatibility form (NFKC), without punctuation, and in lower
-case but for `cased`; accents are kept. `system.written.joined` makes a caption of the words again.
+case but for `cased`; accents are kept. `system.word_spacing.joined` makes a caption of the words again.
 """
 
 import json
@@ -22,13 +22,13 @@ from tokenizers.pre_tokenizers import Split, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import SPACELESS, START
+from vision_attn.system.word_spacing import SPACELESS, START
 
 Kind = Literal["spaces", "cased", "raw", "characters", "jieba", "fugashi", "pieces"]
 SPECIALS = ["<pad>", "<end>", "<unk>"]
 UNKNOWN = 2
 MAX_PIECES = 8000
-"""Pieces of a vocabulary, where `max_words` is not given."""
+"""The number of pieces of a vocabulary without `max_words`."""
 
 # Words of Persian and of Indian scripts may contain the two invisible joiners.
 LETTERS = rf"(?:(?![{SPACELESS}])[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d])+"
@@ -60,21 +60,21 @@ CHARACTERS = Split(
 
 
 def spans(caption: str, normalizer: Normalizers = NORMALIZER) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
-    """The normalised text, and its words at spaces with where each stands in it."""
+    """Return the normalised text, and its words at spaces with their positions."""
     text = normalizer.normalize_str(caption)
     return text, AT_SPACES.pre_tokenize_str(text)
 
 
-class Words(ABC):
-    """Splits captions into words."""
+class WordSplitter(ABC):
+    """Base class of the ways in which captions are split into words."""
 
     kind: Kind
     content: bool = True
-    """Whether a word says something by itself, as characters and pieces may not."""
+    """Whether a word has a meaning by itself, as characters and pieces may not."""
     drops: bool = True
     """Whether punctuation and symbols are left out."""
     merges: Sequence[tuple[str, str]] = ()
-    """Of byte-pair pieces."""
+    """The merges of byte-pair pieces."""
 
     @abstractmethod
     def split(self, caption: str) -> list[str]:
@@ -82,7 +82,7 @@ class Words(ABC):
 
     @property
     def scored(self) -> Callable[[str], list[str]] | None:
-        """How captions are split to be scored; None: as in COCO's code, at spaces, by its tokenizer."""
+        """The function that splits captions for scoring; None: COCO's tokenizer, which splits at spaces."""
         return self.split
 
     def frequent(self, captions: Iterable[str], min_count: int, max_words: int | None) -> list[str]:
@@ -93,12 +93,12 @@ class Words(ABC):
         return sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
 
     def json(self, ids: dict[str, int]) -> str:
-        """What is kept of a vocabulary with these ids."""
+        """The content of the file of a vocabulary with these ids."""
         model = {"vocab": ids, "merges": self.merges}
         return json.dumps({"words": self.kind, "model": model}, indent=2, ensure_ascii=False) + "\n"
 
 
-class Spaces(Words):
+class Spaces(WordSplitter):
     """A word is a run of letters, digits and combining marks, and may contain apostrophes and hyphens. A French or
     Italian elision ("l'") is its own word; so is each character of a script without spaces, and each emoji."""
 
@@ -115,9 +115,9 @@ class Spaces(Words):
         return tokenizer.to_str(pretty=True)
 
 
-class Cased(Words):
-    """The same words in upper and lower case, as of German, whose nouns begin with capitals. They are scored in lower
-    case."""
+class Cased(WordSplitter):
+    """Like `Spaces`, with upper and lower case, as for German, whose nouns begin with capitals. Words are scored in
+    lower case."""
 
     kind = "cased"
     scored = None
@@ -126,9 +126,9 @@ class Cased(Words):
         return [word for word, _ in spans(caption, CASED)[1]]
 
 
-class Raw(Words):
-    """A word is what is written between white space: case, punctuation and symbols are kept, as of code, formulas and
-    captions that are split already."""
+class Raw(WordSplitter):
+    """A word is the text between white space, with its case, punctuation and symbols: for code, formulas and captions
+    that are split already."""
 
     kind = "raw"
     content = drops = False
@@ -141,7 +141,7 @@ class Raw(Words):
         return str.split
 
 
-class Characters(Words):
+class SingleCharacters(WordSplitter):
     """A word is a character with its combining marks. In scripts with spaces, the first one of a word is marked."""
 
     kind = "characters"
@@ -151,8 +151,8 @@ class Characters(Words):
         return [character for run in _runs(caption) for character, _ in CHARACTERS.pre_tokenize_str(run)]
 
 
-class Segmented(Words):
-    """Words as a library finds them in the text of a language without spaces; it is imported at the first use."""
+class Segmented(WordSplitter):
+    """Words that a library finds in the text of a language without spaces. The library is imported at the first use."""
 
     def split(self, caption: str) -> list[str]:
         text = "".join(run.replace(START, " ") for run in _runs(caption))
@@ -171,7 +171,7 @@ class Fugashi(Segmented):
     kind = "fugashi"
 
 
-class Pieces(Words):
+class Pieces(WordSplitter):
     """Byte-pair pieces (Sennrich et al. 2016): of the words of scripts with spaces, and of runs of text without."""
 
     kind = "pieces"
@@ -191,7 +191,7 @@ class Pieces(Words):
 
     @property
     def scored(self) -> Callable[[str], list[str]] | None:
-        """By character where most pieces are of scripts without spaces: scores do not depend on the pieces."""
+        """Scores do not depend on the pieces: they are by character where most pieces are of scripts without spaces."""
         known = [word for word in self.tokenizer.get_vocab() if word not in SPECIALS]
         spaceless = sum(bool(re.search(f"[{SPACELESS}]", word)) for word in known)
         return Spaces().split if 2 * spaceless > len(known) else None
@@ -206,7 +206,9 @@ class Pieces(Words):
         return sorted(model["vocab"], key=model["vocab"].__getitem__)[len(SPECIALS) :]
 
 
-KINDS: dict[str, type[Words]] = {each.kind: each for each in (Spaces, Cased, Raw, Characters, Jieba, Fugashi, Pieces)}
+KINDS: dict[str, type[WordSplitter]] = {
+    splitter.kind: splitter for splitter in (Spaces, Cased, Raw, SingleCharacters, Jieba, Fugashi, Pieces)
+}
 SCORED = tuple(kind for kind in get_args(Kind) if kind != "pieces")
 """The kinds that need no training."""
 

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.decode.hypotheses import Decoded, Selected, Selector
 from vision_attn.decode.loop import decoded
-from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import best_words
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.system.errors import UserError
 
 
@@ -26,16 +26,18 @@ def beam_search(
     diversity: float = 0.5,
     **rules: Any,
 ) -> Decoded:
-    """The most likely captions that a beam of width `beams` finds, by `rules`: arguments of `Rules`.
+    """Return the most likely captions that a beam of width `beams` finds.
 
-    A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code; those
-    that have not ended at the limit are returned without END. Rows are sorted by log p / length ** length_power.
+    A caption that ends keeps its place in the beam, so the beam narrows as captions end, as in the authors' code.
+    Captions that have not ended at the limit are returned without END. Rows are sorted by
+    log p / length ** length_power.
 
     groups: the beams are divided into this number of groups of the same size, which are extended one after the other
         (diverse beam search, Vijayakumar et al. 2018, algorithm 1). Returns the best caption of each group. The first
         group is a beam search of its own.
     diversity: the strength lambda of their Hamming diversity: at each time step, a word that was chosen n times by
         earlier groups counts as less likely by n * diversity, in nats. `log_prob` and `score` do not include that.
+    rules: arguments of `Rules`.
     """
     if beams < 1:
         raise UserError(f"beams is {beams}, but must be at least 1")
@@ -43,13 +45,13 @@ def beam_search(
         raise UserError(f"beams is {beams}, but must be a multiple of the number of groups, {groups}")
     if not 0 <= diversity < torch.inf:
         raise UserError(f"diversity is {diversity}, but must be at least 0")
-    choose = Beam(beams, diversity, groups)
-    return decoded(captioner, regions, beams, Rules(captioner, regions.device, **rules), choose, length_power)
+    selector = Beam(beams, diversity, groups)
+    return decoded(captioner, regions, beams, Rules(captioner, regions.device, **rules), selector, length_power)
 
 
 @dataclass(frozen=True)
-class Beam(Choose):
-    """One time step of `beam_search`."""
+class Beam(Selector):
+    """Selects the next rows of a `beam_search`."""
 
     beams: int
     diversity: float
@@ -58,7 +60,7 @@ class Beam(Choose):
 
     def __call__(
         self, logits: Tensor, barred: Tensor, total: Tensor, ended: Tensor, uniform: Tensor | None = None
-    ) -> Chosen:
+    ) -> Selected:
         best = best_words(logits, min(self.beams, logits.shape[-1]), barred)
         if self.groups == 1:
             return _extend(*best, total, ended, self.beams)
@@ -67,18 +69,18 @@ class Beam(Choose):
 
 def _extend(
     log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None = None
-) -> Chosen:
-    """The next K rows of each image: captions that have ended stay, the best continuations of the others fill the rest.
+) -> Selected:
+    """Return the next K rows of each image: captions that have ended stay, and the best continuations of the others
+    fill the rest. If there are fewer than K continuations, the remaining rows have total -inf and count as ended.
 
-    `log_prob` and `word` hold the best continuations of each row, at least K if there are as many; `penalty` is
-    subtracted where continuations are compared. If there are fewer than K continuations, the remaining rows have total
-    -inf and count as ended.
+    log_prob, word: the best continuations of each row, at least K if there are as many.
+    penalty: is subtracted from `log_prob` where continuations are compared.
     """
-    rows, each = log_prob.shape[1:]
-    if (kernels := fused("beam", log_prob)) and rows + rows * each <= kernels.MOST:
-        taken = min(K, rows + rows * each)
+    rows, continuations = log_prob.shape[1:]
+    if (kernels := fast_version("beam", log_prob)) and rows + rows * continuations <= kernels.MOST:
+        taken = min(K, rows + rows * continuations)
         parent, word, gained, total, ended = kernels.extend(log_prob, word, total, ended, taken, penalty, END, PAD)
-        return Chosen(word, gained, total, ended, parent)
+        return Selected(word, gained, total, ended, parent)
     # 1. The candidates: the rows that have ended, then the continuations of the others.
     finished = total.masked_fill(~ended, -torch.inf)
     compared = log_prob if penalty is None else log_prob - penalty
@@ -88,29 +90,29 @@ def _extend(
     candidate = rank.topk(min(K, rank.shape[1])).indices
     # 3. What each candidate is: its row and word. Of ended and of empty rows there is no word.
     is_finished, continuation = candidate < rows, (candidate - rows).clamp(min=0)
-    parent = candidate.where(is_finished, (candidate - rows).div(each, rounding_mode="floor"))
+    parent = candidate.where(is_finished, (candidate - rows).div(continuations, rounding_mode="floor"))
     total = torch.cat([finished, continued], dim=1).gather(1, candidate)
     wordless = is_finished | total.isneginf()
     gained = log_prob.flatten(1).gather(1, continuation).masked_fill(wordless, 0)
     word = word.flatten(1).gather(1, continuation).masked_fill(wordless, PAD)
-    return Chosen(word, gained, total, wordless | (word == END), parent)
+    return Selected(word, gained, total, wordless | (word == END), parent)
 
 
 def _extend_groups(
     log_prob: Tensor, word: Tensor, total: Tensor, ended: Tensor, K: int, groups: int, diversity: float
-) -> Chosen:
-    """`_extend` of the rows of each group, with a penalty on the words that earlier groups have just chosen.
+) -> Selected:
+    """Extend the rows of each group by `_extend`, with a penalty on the words that earlier groups have just chosen.
 
     The K most likely words of a row suffice: at most K - K / groups of them were chosen before, so the K / groups best
     words after the penalty are among them.
     """
     rows = total.shape[1] // groups
-    found, chosen = [], word.new_empty(len(word), 0)
+    extended, chosen = [], word.new_empty(len(word), 0)
     for group in range(groups):
         mine = slice(group * rows, (group + 1) * rows)
         penalty = diversity * (word[:, mine, :, None] == chosen[:, None, None]).sum(dim=-1)
         new = _extend(log_prob[:, mine], word[:, mine], total[:, mine], ended[:, mine], K // groups, penalty)
         assert new.parent is not None
-        found.append(new._replace(parent=new.parent + group * rows))
+        extended.append(new._replace(parent=new.parent + group * rows))
         chosen = torch.cat([chosen, new.word], dim=1)
-    return Chosen(*(torch.cat(parts, dim=1) for parts in zip(*found, strict=True)))
+    return Selected(*(torch.cat(fields, dim=1) for fields in zip(*extended, strict=True)))

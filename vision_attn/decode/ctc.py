@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD
-from vision_attn.decode.rows import Decoded
+from vision_attn.decode.hypotheses import Decoded
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.errors import UserError
 
@@ -20,15 +20,15 @@ BLANK = PAD
 NEVER = -1e30
 """The logarithm of 0. Unlike -inf, sums of it have no NaN."""
 MULTIPLIER = 6364136223846793005
-"""Of the hash of a prefix, h(prefix c) = h(prefix) MULTIPLIER + c + 1 modulo 2^64 (Knuth's generator)."""
+"""The factor in the hash of a prefix, h(prefix c) = h(prefix) MULTIPLIER + c + 1 modulo 2^64 (Knuth's generator)."""
 
 
 @torch.no_grad()
 def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: Sequence[int] = ()) -> Decoded:
-    """The most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
+    """Return the most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
 
-    `score` is log p of this one alignment. A transcript of more than `max_words` characters, END included, is cut, and
-    has no END.
+    The `score` of a transcript is log p of this one alignment. A transcript of more than `max_words` characters, END
+    included, is cut, and has no END.
     """
     best, label = _barred(frames, never).max(dim=-1)
     begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
@@ -44,8 +44,8 @@ def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: S
 def prefix_beam_search(
     frames: Float[Tensor, "B L V"], *, beams: int = 8, max_words: int = 1000, never: Sequence[int] = ()
 ) -> Decoded:
-    """The most likely transcripts that a beam of `beams` prefixes finds, summed over alignments (Hannun et al. 2014,
-    algorithm 1), best first.
+    """Return the most likely transcripts that a beam of `beams` prefixes finds, best first. Their probabilities are
+    summed over alignments (Hannun et al. 2014, algorithm 1).
 
     Extending a prefix may give another prefix of the beam; their alignments are then added. Equal prefixes are found by
     64-bit hashes. Transcripts are cut after `max_words` characters, END included: one that is cut has no END, and
@@ -77,9 +77,9 @@ class _Prefixes(NamedTuple):
     code: Int[Tensor, "B K"]
     """The hash of a prefix."""
     blank: Float[Tensor, "B K"]
-    """Of the alignments that end with a blank."""
+    """log p of the alignments that end with a blank."""
     character: Float[Tensor, "B K"]
-    """Of those that end with the last character."""
+    """log p of the alignments that end with the last character."""
 
     @property
     def total(self) -> Float[Tensor, "B K"]:
@@ -95,8 +95,8 @@ class _Prefixes(NamedTuple):
 def _extended(
     beam: _Prefixes, emitted: Float[Tensor, "B V"], limit: int, max_words: int
 ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
-    """After one more column: log p of each prefix with a blank at its end, with its last character at its end, and of
-    each prefix with one more character."""
+    """Return log p after one more column: of each prefix with a blank at its end, of each prefix with its last
+    character at its end, and of each prefix with one more character."""
     total, last, V = beam.total, beam.last, emitted.shape[-1]
     emitted = emitted[:, None]
     blank = total + emitted[..., BLANK]
@@ -113,7 +113,7 @@ def _extended(
 def _merged(
     beam: _Prefixes, character: Float[Tensor, "B K"], longer: Float[Tensor, "B K V"]
 ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
-    """Where prefix i with one more character is prefix j: add its alignments to those of j, and list it once."""
+    """Where prefix i with one more character is prefix j, add its alignments to those of j, and list it once."""
     last, total = beam.last, beam.total
     equal = beam.code[:, :, None] * MULTIPLIER + last[:, None] + 1 == beam.code[:, None]  # (B, i, j)
     real = total > NEVER / 2  # a wide beam also keeps extensions that are not possible, or were added elsewhere
@@ -132,7 +132,7 @@ def _pruned(
     longer: Float[Tensor, "B K V"],
     beams: int,
 ) -> _Prefixes:
-    """The `beams` most likely of the old prefixes and of those with one more character."""
+    """Return the `beams` most likely of the old prefixes and of those with one more character."""
     (_, K, V), most = longer.shape, beam.words.shape[2]
     value, kept = torch.cat([torch.logaddexp(blank, character), longer.flatten(1)], dim=1).topk(min(beams, K + K * V))
     old = kept < K
@@ -152,11 +152,13 @@ def _pruned(
 
 @torch.no_grad()
 def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T L"]:
-    """The columns of each character in the most likely alignment of a transcript, weighted by their probability.
+    """Return the columns of each character in the most likely alignment of a transcript, weighted by their probability.
 
-    `words` are ids of characters, then END; without END a transcript has been cut, and labels after the column where
-    its last character begins are free. Weights of a character sum to 1, however small their probabilities are; all are
-    0 where a transcript has too few columns, and at END.
+    The weights of a character sum to 1, however small their probabilities are. All are 0 at END, and where there are
+    too few columns for a transcript.
+
+    words: ids of characters, then END. A transcript without END has been cut: labels after the column where its last
+        character begins are free.
     """
     frames = _finite(frames)
     (B, R, T), L = words.shape, frames.shape[1]
@@ -172,29 +174,29 @@ def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[
     value = emitted[..., 0].where(state < 2, NEVER)
     steps = []
     for column in range(1, L):
-        one, two = (torch.nn.functional.pad(value, (n, 0), value=-torch.inf)[..., :-n] for n in (1, 2))
-        value, step = torch.stack([value, one, two.where(skips, -torch.inf)], dim=-1).max(dim=-1)
+        previous, second = (torch.nn.functional.pad(value, (n, 0), value=-torch.inf)[..., :-n] for n in (1, 2))
+        value, step = torch.stack([value, previous, second.where(skips, -torch.inf)], dim=-1).max(dim=-1)
         value = value + emitted[..., column]
         steps.append(step)
     last = torch.stack([2 * length, (2 * length - 1).clamp(min=0)], dim=-1)
-    found, best = value.gather(2, last).max(dim=-1)
+    best_value, best = value.gather(2, last).max(dim=-1)
     place = last.gather(2, best[..., None])[..., 0]
     path = [place]
     for step in reversed(steps):
         place = place - step.gather(2, place[..., None])[..., 0]
         path.append(place)
     here = torch.stack(path[::-1], dim=-1)[:, :, None] == (2 * torch.arange(T, device=words.device) + 1)[:, None]
-    here &= (labels[..., 1::2] != BLANK)[..., None] & (found > NEVER / 2)[..., None, None]
+    here &= (labels[..., 1::2] != BLANK)[..., None] & (best_value > NEVER / 2)[..., None, None]
     return emitted[:, :, 1::2].masked_fill(~here, NEVER).softmax(dim=-1) * here
 
 
 def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
-    """END, and the labels `never`, are not produced."""
+    """Return the frames with log p = `NEVER` for END and for the labels `never`, which are not produced."""
     return _finite(frames).index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
 
 
 def _finite(frames: Tensor) -> Tensor:
-    """In float32 or wider, with `NEVER` for -inf."""
+    """Return the frames in float32 or wider, with `NEVER` for -inf."""
     return at_least_float32(frames).clamp(min=NEVER)
 
 

@@ -1,4 +1,4 @@
-"""How a task decodes captions: the settings, and the search that they ask for."""
+"""`Decoding`: the settings with which a task decodes captions, and the call of the search that they ask for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from vision_attn.contracts import Captioner
 from vision_attn.decode.beams import beam_search
+from vision_attn.decode.hypotheses import Decoded
 from vision_attn.decode.one_by_one import sample
-from vision_attn.decode.rows import Decoded
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import suggest
 from vision_attn.system.errors import UserError
 
 Strategy = Literal["best", "diverse", "sampled"]
-"""The best of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
+"""The best captions of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
 
 
 D = TypeVar("D", bound="Decoding")
@@ -24,8 +24,8 @@ D = TypeVar("D", bound="Decoding")
 
 @dataclass(frozen=True)
 class Decoding:
-    """The settings of decoding; what they mean, and their defaults: see `tasks.caption.Captioning`. Raises UserError
-    for numbers out of range."""
+    """The settings of decoding. `tasks.caption.Captioning` explains them and holds their defaults. Raises UserError for
+    numbers out of range."""
 
     beams: int
     max_words: int
@@ -46,17 +46,17 @@ class Decoding:
         check_range("decoding", 1e-6, 1, top_p=self.top_p)
 
     def changed(self: D, **settings: Any) -> D:
-        """The same with other `settings`. Raises UserError for an unknown name, or a number of another kind."""
-        kinds: dict[str, Any] = {field.name: field.type for field in fields(self)}
+        """Return a copy with other `settings`. Raises UserError for an unknown name, or a value of another type."""
+        types: dict[str, Any] = {field.name: field.type for field in fields(self)}
         for name, number in settings.items():
-            if name not in kinds:
-                raise UserError(f"{name} is no setting of decoding{suggest(name, kinds)}")
-            if kinds[name] in (bool, str):
-                if not isinstance(number, kinds[name]):
-                    wanted = "True or False" if kinds[name] is bool else "text"
+            if name not in types:
+                raise UserError(f"{name} is no setting of decoding{suggest(name, types)}")
+            if types[name] in (bool, str):
+                if not isinstance(number, types[name]):
+                    wanted = "True or False" if types[name] is bool else "text"
                     raise UserError(f"{name} must be {wanted}, not {number!r}")
                 continue
-            whole = kinds[name] is int
+            whole = types[name] is int
             if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
                 raise UserError(f"{name} must be {'a whole' if whole else 'a'} number, not {number!r}")
         return replace(self, **settings)
@@ -71,8 +71,13 @@ class Decoding:
         never: Sequence[int] = (),
         once: Sequence[int] = (),
     ) -> Decoded:
-        """`captions` captions of each image, by one `Strategy`. A beam is at least as wide. never: words that
-        do not occur. once: words that occur at most once in a caption where `content_once`."""
+        """Decode `captions` captions of each image.
+
+        captions: the number of captions; a beam is at least as wide.
+        strategy: one of `Strategy`.
+        never: ids of words that do not occur.
+        once: ids of words that occur at most once in a caption if `content_once` is set.
+        """
         if strategy not in get_args(Strategy):
             raise UserError(f"the strategies are {', '.join(get_args(Strategy))}, not {strategy!r}")
         rules: dict[str, Any] = {"max_words": self.max_words, "min_words": self.min_words, "no_repeat": self.no_repeat}

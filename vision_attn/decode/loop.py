@@ -1,4 +1,4 @@
-"""The loop over the words of a search, whatever chooses them."""
+"""The loop over the words of a search: greedy, sampled or a beam, by the `Selector` that it is given."""
 
 import torch
 from jaxtyping import Float
@@ -6,11 +6,11 @@ from torch import Tensor
 
 from vision_attn.contracts import AttentionMap, Captioner
 from vision_attn.contracts.nested import take_images
+from vision_attn.decode.hypotheses import Active, Decoded, Selector, best_first, map_fields, stacked, take_rows
 from vision_attn.decode.replay import has_graphs, replayed
-from vision_attn.decode.rows import Active, Choose, Decoded, best_first, maps, stacked, take_rows
 from vision_attn.decode.rules import Rules
-from vision_attn.fast.choice import plainly
 from vision_attn.fast.linear import constant_weights
+from vision_attn.fast.versions import plainly
 
 
 @torch.no_grad()
@@ -19,17 +19,17 @@ def decoded(
     regions: Float[Tensor, "B L D"],
     rows: int,
     rules: Rules,
-    choose: Choose,
+    selector: Selector,
     length_power: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Decoded:
     """Decode `rows` rows of each image, best first by log p / length ** length_power."""
     if captioner.accelerated and has_graphs(regions.device):
-        found = replayed(captioner, regions, rows, rules, choose, length_power=length_power, generator=generator)
-        if found is not None:
-            return found
+        by_replays = replayed(captioner, regions, rows, rules, selector, length_power=length_power, generator=generator)
+        if by_replays is not None:
+            return by_replays
     with constant_weights(captioner), plainly(not captioner.accelerated):
-        return _searched(captioner, regions, rows, rules, choose, length_power, generator)
+        return _searched(captioner, regions, rows, rules, selector, length_power, generator)
 
 
 def _searched(
@@ -37,33 +37,33 @@ def _searched(
     regions: Float[Tensor, "B L D"],
     rows: int,
     rules: Rules,
-    choose: Choose,
+    selector: Selector,
     length_power: float,
     generator: torch.Generator | None,
 ) -> Decoded:
-    first = choose.groups if choose.reorders else rows  # all beams of a group begin as one
+    first = selector.groups if selector.reorders else rows  # all beams of a group begin as one
     memory, state = captioner.start(regions, first)
     word = torch.zeros(len(regions), first, dtype=torch.long, device=regions.device)
     ended, total = torch.zeros_like(word, dtype=torch.bool), torch.zeros(word.shape, device=word.device)
     active, steps, uniform = Active(len(regions), regions.device), [], None
     before = rules.start(word)
     for number in range(rules.max_words):
-        logits, state, look = captioner.step(word, state, memory)
+        logits, state, attention_map = captioner.step(word, state, memory)
         barred, width = rules.barred(before, number, logits.shape[-1]), word.shape[1]
-        if choose.samples:
+        if selector.samples:
             uniform = 1 - torch.rand(*word.shape, 1, generator=generator, device=word.device)
-        word, gained, total, ended, parent = choose(logits, barred, total, ended, uniform)
-        step = {"word": word, "gained": gained} | maps(look)
+        word, gained, total, ended, parent = selector(logits, barred, total, ended, uniform)
+        step = {"word": word, "gained": gained} | map_fields(attention_map)
         if parent is not None:
             state, before = take_rows((state, before), parent)
             step |= {"parent": parent, "filled": total > -torch.inf}
         before = rules.extended(before, word)
-        steps.append(active.scatter(step, width, choose.groups))
+        steps.append(active.scatter(step, width, selector.groups))
         if (going := active.going(ended)) is not None:
             if not len(going):
                 break
             memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
-    return _traced(steps, length_power, choose.groups)
+    return _traced(steps, length_power, selector.groups)
 
 
 def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
@@ -83,5 +83,5 @@ def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) ->
             torch.stack([*reversed(parts)], dim=2) for parts in (*zip(*traced, strict=True), rows)
         )
         filled = filled.all(dim=-1)
-    looks = [{name: part for name, part in step.items() if name in AttentionMap._fields} for step in steps]
-    return best_first(word, gained, filled, parents, stacked(looks), length_power, groups)
+    maps = [{name: field for name, field in step.items() if name in AttentionMap._fields} for step in steps]
+    return best_first(word, gained, filled, parents, stacked(maps), length_power, groups)

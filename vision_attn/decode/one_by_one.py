@@ -1,4 +1,4 @@
-"""Word by word: the most likely one, or a sampled one."""
+"""Greedy decoding and sampling: each row of a search continues itself, by its most likely word or a sampled one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vision_attn.contracts import END, PAD, Captioner
+from vision_attn.decode.hypotheses import Decoded, Selected, Selector
 from vision_attn.decode.loop import decoded
-from vision_attn.decode.rows import Choose, Chosen, Decoded
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.best_words import all_words, best_words
 from vision_attn.system.checks import check_range
@@ -17,8 +17,11 @@ from vision_attn.system.errors import UserError
 
 
 def greedy(captioner: Captioner, regions: Float[Tensor, "B L D"], **rules: Any) -> Decoded:
-    """The most likely word at each time step, by `rules`: arguments of `Rules`."""
-    return decoded(captioner, regions, 1, Rules(captioner, regions.device, **rules), Likeliest())
+    """Decode the most likely word at each time step.
+
+    rules: arguments of `Rules`.
+    """
+    return decoded(captioner, regions, 1, Rules(captioner, regions.device, **rules), LikeliestWord())
 
 
 def sample(
@@ -31,38 +34,41 @@ def sample(
     generator: torch.Generator | None = None,
     **rules: Any,
 ) -> Decoded:
-    """`rows` captions of each image, sampled word by word from the smallest set of words with `top_p` of the
-    probability (Holtzman et al. 2020), after the logits are divided by `temperature`. rules: arguments of `Rules`."""
+    """Sample `rows` captions of each image, word by word, from the smallest set of words with `top_p` of the
+    probability (Holtzman et al. 2020), after the logits are divided by `temperature`.
+
+    rules: arguments of `Rules`.
+    """
     check_range("decoding", 1e-3, 1e3, temperature=temperature)
     if not 0 < top_p <= 1:
         raise UserError(f"top_p is {top_p}, but must be above 0 and at most 1")
-    choose = Sampled(temperature, top_p)
-    return decoded(captioner, regions, rows, Rules(captioner, regions.device, **rules), choose, generator=generator)
+    selector = SampledWord(temperature, top_p)
+    return decoded(captioner, regions, rows, Rules(captioner, regions.device, **rules), selector, generator=generator)
 
 
-class OneByOne(Choose):
-    """One time step of a search in which every row continues itself, by `words`."""
+class OneByOne(Selector):
+    """Selects the words of a search in which every row continues itself, by `words`."""
 
     def __call__(
         self, logits: Tensor, barred: Tensor, total: Tensor, ended: Tensor, uniform: Tensor | None = None
-    ) -> Chosen:
+    ) -> Selected:
         gained, word = self.words(logits, barred, uniform)
         nothing = ended | gained.isneginf()  # the rules bar all that is possible: the row ends without a caption
         word, gained = word.masked_fill(nothing, PAD), gained.masked_fill(ended, 0)
-        return Chosen(word, gained, total, nothing | (word == END))
+        return Selected(word, gained, total, nothing | (word == END))
 
 
 @dataclass(frozen=True)
-class Likeliest(OneByOne):
-    """See `greedy`."""
+class LikeliestWord(OneByOne):
+    """Selects the most likely word of each row: see `greedy`."""
 
     def words(self, logits: Tensor, barred: Tensor, uniform: None) -> tuple[Tensor, ...]:
-        return tuple(part.squeeze(-1) for part in best_words(logits, 1, barred))
+        return tuple(best.squeeze(-1) for best in best_words(logits, 1, barred))
 
 
 @dataclass(frozen=True)
-class Sampled(OneByOne):
-    """See `sample`."""
+class SampledWord(OneByOne):
+    """Samples the word of each row: see `sample`."""
 
     temperature: float
     top_p: float

@@ -14,22 +14,22 @@ from torch import Tensor
 from vision_attn.contracts import Captioner
 from vision_attn.contracts.nested import Nested, tensors_of
 from vision_attn.decode.captured_search import Growing, Search
-from vision_attn.decode.rows import Choose, Decoded
+from vision_attn.decode.hypotheses import Decoded, Selector
 from vision_attn.decode.rules import Rules
 from vision_attn.fast.cast import HeldCasts
 from vision_attn.fast.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.system.console import say
 
 MOST = 4
-"""Graphs of a captioner. Each keeps its buffers; the one that was not used for longest is dropped."""
+"""The most graphs that are kept for a captioner. Each keeps its buffers; the least recently used one is dropped."""
 WARM_UP = 2
-"""Time steps before a capture, in the way in which they will be recorded."""
+"""Time steps that run before a capture, in the way in which they will be recorded."""
 REMEMBERED = 256
-"""Shapes of searches that are remembered: the first search of each is not recorded, since it may be the only one."""
+"""Shapes of searches that are remembered. The first search of a shape is not recorded, since it may be the only one."""
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Whether searches on `device` are those of this module."""
+    """Return whether searches on `device` replay graphs."""
     return CUDAGraph.available(device)
 
 
@@ -40,14 +40,14 @@ def replayed(
     regions: Float[Tensor, "B L D"],
     rows: int,
     rules: Rules,
-    choose: Choose,
+    selector: Selector,
     *,
     generator: torch.Generator | None = None,
     length_power: float = 0.0,
 ) -> Decoded | None:
-    """Decode `rows` rows of each image: by replays, from the second search of its shape on.
+    """Decode `rows` rows of each image, by replays from the second search of its shape on.
 
-    None for a captioner whose state grows from word to word, and so has no fixed shapes.
+    Returns None for a captioner whose state grows from word to word, and so has no fixed shapes.
     """
     graphs = _graphs.setdefault(captioner, Graphs())
     if graphs.growing:
@@ -56,8 +56,8 @@ def replayed(
     recording = regions.is_cuda and torch.cuda.is_current_stream_capturing()  # of a graph around this search
     free = not (recording or graphs_unwanted() or graphs.refused) and graphs.lock.acquire(blocking=False)
     try:
-        recorded = graphs.find(captioner, memory, state, rules, choose) if free else None
-        search = Search(captioner, memory, state, rules, choose) if recorded is None else recorded.search
+        recorded = graphs.find(captioner, memory, state, rules, selector) if free else None
+        search = Search(captioner, memory, state, rules, selector) if recorded is None else recorded.search
         search.start(memory, state, generator)
         if recorded is not None and recorded.casts is not None:
             recorded.casts.renew()
@@ -74,16 +74,16 @@ def replayed(
             graphs.lock.release()
 
 
-class Recorded:
-    """The graph of a time step, with all that it reads and writes."""
+class RecordedSearch:
+    """The CUDA graph of a time step of a search, with the buffers that it reads and writes."""
 
     def __init__(self, search: Search, graph: Graph, weights: list[Tensor], casts: HeldCasts | None) -> None:
         self.search, self.graph, self.rehearsals = search, graph, 0
         self.ready = self.refused = False
         self.weights = weights
-        """In the memory that they had at the capture, which the graph reads."""
+        """The weights, in the memory that they had at the capture: the graph reads it."""
         self.casts = casts
-        """Of the weights, under autocast."""
+        """The casts of the weights, under autocast."""
 
     def advance(self, captioner: Captioner) -> None:
         """Perform a time step: rehearse it, or record it once and replay it."""
@@ -107,12 +107,12 @@ class Recorded:
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """Autocast as it is, except that it keeps no casts of weights: a graph may neither read those that were made
-        outside of it, nor leave its own to others."""
-        kind = self.search.rules.device.type
-        on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        """Context manager: keep autocast as it is, but without its cache of casts. A graph may neither read casts that
+        were made outside of it, nor leave its own to others."""
+        device_type = self.search.rules.device.type
+        on, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
         with (
-            torch.autocast(kind, dtype, enabled=on, cache_enabled=False),
+            torch.autocast(device_type, dtype, enabled=on, cache_enabled=False),
             self.casts.in_use() if self.casts else nullcontext(),
         ):
             yield
@@ -122,19 +122,21 @@ class Graphs:
     """The graphs of one captioner."""
 
     def __init__(self) -> None:
-        self.recorded: OrderedDict[tuple, Recorded] = OrderedDict()
+        self.recorded: OrderedDict[tuple, RecordedSearch] = OrderedDict()
         self.seen: set[tuple] = set()
         self.refused = self.growing = False
         self.lock = Lock()
-        """Held during a search, since buffers serve one at a time. Another thread's search runs eagerly meanwhile."""
+        """A lock held during a search, since buffers serve one search at a time. Meanwhile, searches of other threads
+        run eagerly."""
 
     def find(
-        self, captioner: Captioner, memory: Nested, state: Nested, rules: Rules, choose: Choose
-    ) -> Recorded | None:
-        """The graph of such a search, recorded or not yet. None for the first one, which may be the only one."""
-        weights = [part.detach() for part in (*captioner.parameters(), *captioner.buffers())]
-        places = tuple((part.data_ptr(), part.dtype) for part in weights)
-        key = (rules.key, choose, _signature(memory), _signature(state), _manner(captioner, rules.device), places)
+        self, captioner: Captioner, memory: Nested, state: Nested, rules: Rules, selector: Selector
+    ) -> RecordedSearch | None:
+        """Return the graph of such a search, recorded or not yet; None for the first search of a shape, which may be
+        the only one."""
+        weights = [weight.detach() for weight in (*captioner.parameters(), *captioner.buffers())]
+        places = tuple((weight.data_ptr(), weight.dtype) for weight in weights)
+        key = (rules.key, selector, _signature(memory), _signature(state), _manner(captioner, rules.device), places)
         if key in self.recorded:
             self.recorded.move_to_end(key)
             return self.recorded[key]
@@ -148,10 +150,10 @@ class Graphs:
         if len(self.recorded) == MOST:
             self.recorded.popitem(last=False)
         first = next(iter(self.recorded.values()), None)
-        search, kind = Search(captioner, memory, state, rules, choose), rules.device.type
-        on, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        search, device_type = Search(captioner, memory, state, rules, selector), rules.device.type
+        on, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
         casts = HeldCasts(captioner, dtype) if on else None
-        self.recorded[key] = Recorded(search, CUDAGraph(first.graph if first else None), weights, casts)
+        self.recorded[key] = RecordedSearch(search, CUDAGraph(first.graph if first else None), weights, casts)
         return self.recorded[key]
 
     def refuse(self) -> None:
@@ -164,12 +166,12 @@ _graphs: WeakKeyDictionary[Captioner, Graphs] = WeakKeyDictionary()
 
 
 def _signature(nested: Nested) -> tuple:
-    """The shapes and dtypes of nested tensors."""
-    return tuple((tuple(part.shape), part.dtype) for part in tensors_of(nested))
+    """Return the shapes and dtypes of nested tensors."""
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_of(nested))
 
 
 def _manner(captioner: Captioner, device: torch.device) -> tuple:
-    """What else decides which kernels a captioner launches: the modes to look, and autocast."""
-    parts = [part for part in captioner.modules() if isinstance(part, Captioner)]
-    modes = tuple((part.training, part.mode) for part in parts)
+    """Return the modes of attention and of autocast, which also decide which kernels a captioner launches."""
+    captioners = [module for module in captioner.modules() if isinstance(module, Captioner)]
+    modes = tuple((member.training, member.mode) for member in captioners)
     return modes, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)

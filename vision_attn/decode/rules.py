@@ -1,4 +1,4 @@
-"""The words that may not be produced next."""
+"""`Rules`: which words may not be produced next, such as END in a caption that is too short."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,7 +12,7 @@ from vision_attn.system.errors import UserError
 
 
 class Rules:
-    """Rules on the words of a caption. They bar words; the probabilities of the others are not changed by that.
+    """Rules on the words of a caption. They bar words and leave the probabilities of the others unchanged.
 
     max_words: the number of words, END included, after which decoding stops.
     never: words that are never produced, such as a vocabulary's unknown word. PAD never is.
@@ -47,7 +47,7 @@ class Rules:
 
     @property
     def key(self) -> tuple:
-        """What is the same for rules that are the same."""
+        """A key that equal rules share."""
         return self.never, self.max_words, self.min_words, self.no_repeat, self.once
 
     # Copied to the device at their first use, which is before the loop over words.
@@ -64,7 +64,7 @@ class Rules:
 
     @cached_property
     def by_number(self) -> Int[Tensor, "T N"]:
-        """The words that are barred after each number of words; PAD twice where END is not."""
+        """The words that are barred after each number of words; PAD stands twice where END is not barred."""
         ends = [END if number < self.min_words else PAD for number in range(self.max_words)]
         return torch.tensor([[*self.never, end] for end in ends], device=self.device)
 
@@ -79,7 +79,7 @@ class Rules:
 
     @cached_property
     def is_once(self) -> Bool[Tensor, "V"]:
-        """Whether a word is one of `once`, by its id; the last entry is that of all higher ids."""
+        """Whether a word may occur only once, by its id; the last entry serves all higher ids."""
         mask = torch.zeros(max(self.once) + 2, dtype=torch.bool)
         mask[list(self.once)] = True
         return mask.to(self.device)
@@ -102,8 +102,11 @@ class Rules:
     def barred_at(
         self, before: Int[Tensor, "B R T"] | None, position: Int[Tensor, "1"], num_words: int
     ) -> Int[Tensor, "N"] | Int[Tensor, "B R N"]:
-        """`barred` with tensors of the same shapes at each time step: `before` has room for all words, and holds PAD
-        where there is none yet; `position` is the number of words so far, on the device."""
+        """Do as `barred`, with tensors of the same shapes at each time step.
+
+        before: the words so far, with room for all words, and PAD where there is none yet.
+        position: the number of words so far, on the device.
+        """
         barred = self.by_number.index_select(0, position)[0] if self.min_words else self.always
         if before is None:
             return barred
@@ -117,15 +120,16 @@ class Rules:
     def _joined(
         self, barred: Int[Tensor, "N"], before: Int[Tensor, "B R T"], last: Int[Tensor, "B R 1 _"] | None
     ) -> Int[Tensor, "N"] | Int[Tensor, "B R M"]:
-        """The barred words of all rows, and those of each row: what followed the `last` words before, and what may
-        occur once. Elsewhere PAD, which is barred in any case, and with which an n-gram ends that is not whole yet."""
-        parts = []
+        """Return the barred words of all rows, with those of each row: words that followed the `last` words earlier in
+        the caption, and words that may occur only once. PAD, which is barred in any case, fills the other places, and
+        ends an n-gram that is not whole yet."""
+        of_each_row = []
         if last is not None:
             ngrams = before.unfold(2, self.no_repeat, 1)
-            parts.append(ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD))
+            of_each_row.append(ngrams[..., -1].where((ngrams[..., :-1] == last).all(dim=-1), PAD))
         if self.once:
-            parts.append(before.where(self.is_once[before.clamp(max=len(self.is_once) - 1)], PAD))
-        return torch.cat([barred.expand(*before.shape[:2], -1), *parts], dim=-1) if parts else barred
+            of_each_row.append(before.where(self.is_once[before.clamp(max=len(self.is_once) - 1)], PAD))
+        return torch.cat([barred.expand(*before.shape[:2], -1), *of_each_row], dim=-1) if of_each_row else barred
 
     def _check(self, number: int, num_words: int) -> None:
         """Raise UserError if the rules could bar all words after `number` words."""

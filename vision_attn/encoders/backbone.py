@@ -18,7 +18,7 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import few, plural, say
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
-from vision_attn.system.turns import forked
+from vision_attn.system.locks import forked
 
 HINT = "; `data.images.read_image` reads a photograph in this form"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -34,19 +34,20 @@ class Backbone(Encoder):
     the weights. Constructed with random weights; `initialise` loads `weights`. The statistics of batch normalisation
     stay as they are.
 
-    `name`: any classification network of `torchvision.models`; `timm:NAME`, a network of timm (needs the extra
-    `[hub]`); or `efficientnet_lite0` to `efficientnet_lite4`, which are part of this package.
-    `node`: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`, such as that of a block
-    (`features.17`, `blocks.6`); its output must be a map (B, D, Y, X).
-    `weights`: weights by name, downloaded with their mean and standard deviation ("IMAGENET1K_V1" of torchvision,
-    "pretrained" of timm); a safetensors or torch file of the network's state dict; or None.
-    `mean`, `std`: the normalisation that a file of weights was trained with, for images in [0, 1].
-    `trainable`: True trains all layers. The name of a node trains only the layers after it, from cached maps of that
+    name: any classification network of `torchvision.models`; `timm:NAME`, a network of timm (needs the extra `[hub]`);
+        or `efficientnet_lite0` to `efficientnet_lite4`, which are part of this package.
+    node: a name listed by `get_graph_node_names` of `torchvision.models.feature_extraction`, such as that of a block
+        (`features.17`, `blocks.6`); its output must be a map (B, D, Y, X).
+    resolution: S, the height and width of images, in pixels.
+    weights: weights by name, downloaded with their mean and standard deviation ("IMAGENET1K_V1" of torchvision,
+        "pretrained" of timm); a safetensors or torch file of the network's state dict; or None.
+    mean, std: the normalisation with which a file of weights was trained, for images in [0, 1].
+    trainable: True trains all layers. The name of a node trains only the layers after it, from cached maps of that
         node; everything that reaches `node` must pass through it.
-    `rate`: factor on the learning rate of the layers that are trained.
-    `precision`: "bf16" computes in bfloat16, whatever the precision of the run: faster on GPUs and on processors with
-        instructions for it (AMX, AVX-512 BF16), slower on others. Its annotation vectors have a cache of their own.
-    `fit`: the part of a photograph that is resized to S x S: its "centre" square, or the "whole" of it, without its
+    rate: factor on the learning rate of the layers that are trained.
+    precision: "bf16" computes in bfloat16 in any run: faster on GPUs and on processors with instructions for it (AMX,
+        AVX-512 BF16), slower on others. Its annotation vectors have a cache of their own.
+    fit: the part of a photograph that is resized to S x S: its "centre" square, or the "whole" of it, without its
         aspect ratio.
     """
 
@@ -101,7 +102,10 @@ class Backbone(Encoder):
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1))
 
     def _after_start(self, shape: torch.Size) -> nn.Module:
-        """The layers after the node that `trainable` names, whose output for one image has this shape."""
+        """Return the layers after the node that `trainable` names.
+
+        shape: that of the node's output for one image.
+        """
         from vision_attn.encoders import networks
 
         if len(shape) != 4:
@@ -134,7 +138,7 @@ class Backbone(Encoder):
         last node that the file covers, or the network whose file it seems to be."""
         if self.weights is None:
             return
-        from vision_attn.encoders import choosing, networks
+        from vision_attn.encoders import network_settings, networks
 
         path = None
         if self.weights in networks.offers(self.name):
@@ -145,8 +149,8 @@ class Backbone(Encoder):
             try:
                 path = find(self.weights)
             except UserError as error:
-                raise UserError(f"{error}. {choosing.other_weights(self.name)}") from None
-            for line in choosing.unusual_normalisation(self.name, path, self.mean, self.std):
+                raise UserError(f"{error}. {network_settings.other_weights(self.name)}") from None
+            for line in network_settings.unusual_normalisation(self.name, path, self.mean, self.std):
                 say(line)
             state = read_state(path)
             state = named(state) if self.name in SCALES else state
@@ -154,25 +158,25 @@ class Backbone(Encoder):
         load_state(self.body, state, what, lambda missing: "" if path is None else self._instead(path, missing))
 
     def _instead(self, path: Path, missing: Sequence[str]) -> str:
-        """What to do with a file of weights that lacks layers."""
-        from vision_attn.encoders import choosing
+        """Say what to do with a file of weights that lacks layers."""
+        from vision_attn.encoders import network_settings
 
-        if other := choosing.network_in(path, self.name):
+        if other := network_settings.network_in(path, self.name):
             return f": by its name, the file is of {other} (--task.encoder.name={other})"
-        node = choosing.covered(self.name, self.resolution, missing) if self.convolutional else None
+        node = network_settings.covered(self.name, self.resolution, missing) if self.convolutional else None
         if node is None:
             return ": is this file from another network?"
         name = "" if type(self) is Backbone else f"--task.encoder.name={self.name} "
         return f": the file has all layers up to {node} ({name}--task.encoder.node={node})"
 
     def identity(self) -> dict[str, str | int]:
-        """Return what identifies a cache of annotation vectors; encoders with different outputs differ here."""
+        """Return the key of a cache of annotation vectors; encoders with different outputs have different keys."""
         cut: dict[str, str | int] = {"backbone": self.name, "node": self.node, "resolution": self.resolution}
         return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
     def unfold(self) -> None:
-        """Compute the normalisations by themselves from now on, for what reads the operations of `forward`: a compiler,
-        which folds them itself, and exports."""
+        """From now on, do not fold the normalisations into convolutions. A compiler folds them itself, and an export
+        should show them."""
         self._folded = None
 
     def compile(self, **options) -> None:
@@ -192,10 +196,10 @@ class Backbone(Encoder):
         return self.regions_of(call_in(self.precision, lambda images: body(images)["map"], images))
 
     def frozen_part(self) -> Encoder | None:
-        """The layers up to the node that `trainable` names, as an encoder with weights of its own."""
+        """Return the layers up to the node that `trainable` names, as an encoder with weights of its own."""
         if self.start is None:
             return super().frozen_part()
-        mean, std = (tuple(part.flatten().tolist()) for part in (self.mean, self.std))
+        mean, std = (tuple(buffer.flatten().tolist()) for buffer in (self.mean, self.std))
         with forked():  # the constructor draws weights
             frozen = Backbone(
                 name=self.name, node=self.start, resolution=self.resolution, mean=mean, std=std,
@@ -220,8 +224,8 @@ def checksum(encoder: nn.Module) -> str:
 
 
 def variants(encoder: Encoder) -> dict[str, str]:
-    """Return the part of an encoder's identity that tells its precision, and what it sees of a photograph; empty for
-    float32 and the centre square."""
+    """Return the part of an encoder's identity that tells its precision, and which part of a photograph it sees; empty
+    for float32 and the centre square."""
     usual = {"precision": "fp32", "fit": "centre"}
     return {name: value for name in usual if (value := getattr(encoder, name)) != usual[name]}
 
@@ -256,9 +260,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def load_state(
     body: nn.Module, state: dict[str, Tensor], what: str, instead: Callable[[Sequence[str]], str] = lambda _: ""
 ) -> None:
-    """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises UserError if one
-    is missing, or has another shape; `what` is what the message calls the state, and `instead` gives its end, from the
-    layers that are missing."""
+    """Load a state dict into `body`. It must have all layers of `body`; others are ignored. Raises UserError if a layer
+    is missing, or has another shape.
+
+    what: the name of the state in the message.
+    instead: returns the end of the message, given the layers that are missing.
+    """
     wanted = body.state_dict()
     missing = list(
         dict.fromkeys(key.rsplit(".", 1)[0] for key in wanted if key not in state and "num_batches" not in key)

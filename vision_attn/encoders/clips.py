@@ -14,14 +14,16 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.errors import UserError
 
 
-class Motion(nn.Module):
+class MotionFeatures(nn.Module):
     """Features of motion: differences of frames through a small 3-D convolution (Yao et al. 2015, section 4.1).
 
-    size: M, of a vector. width: channels of the convolutions. cells: a frame is divided into cells x cells parts, each
-    of which has features of its own, so that these tell what moves: the regions that lie there.
+    The features of a frame come from its difference to the next frame and the four differences before: a frame tells
+    what begins there and what has happened, but not what will happen after the next frame.
 
-    Those of a frame come from its difference to the next frame and the four differences before: a frame tells what
-    begins there and what has happened, but not what will happen after the next one.
+    size: M, the size of a vector.
+    width: channels of the convolutions.
+    cells: a frame is divided into cells x cells parts with features of their own, so that features tell which regions
+        move.
 
     Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
     trained to recognise actions.
@@ -29,8 +31,8 @@ class Motion(nn.Module):
 
     def __init__(self, *, size: int = 64, width: int = 16, cells: int = 4) -> None:
         super().__init__()
-        check_range("Motion", 1, 4096, size=size, width=width)
-        check_range("Motion", 1, 64, cells=cells)
+        check_range("MotionFeatures", 1, 4096, size=size, width=width)
+        check_range("MotionFeatures", 1, 64, cells=cells)
         self.size, self.cells = size, cells
         self.layers = nn.Sequential(
             nn.Conv3d(3, width, (3, 5, 5), stride=(1, 4, 4), padding=(0, 2, 2)),
@@ -47,7 +49,7 @@ class Motion(nn.Module):
         return self.output(self.layers(differences.transpose(1, 2)).flatten(3).permute(0, 2, 3, 1))
 
     def over(self, grid: tuple[int, int], features: Float[Tensor, "B F cells M"]) -> Float[Tensor, "B F L M"]:
-        """The features for each region of a grid, row by row."""
+        """Return the features for each region of a grid, row by row."""
         rows, columns = (torch.arange(number, device=features.device) * self.cells // number for number in grid)
         return features[:, :, (rows[:, None] * self.cells + columns).flatten()]
 
@@ -55,7 +57,7 @@ class Motion(nn.Module):
 class FrameRegions(Encoder):
     """The regions of all frames: uint8 films (B, F, 3, S, S) -> (B, F L, D), frame by frame.
 
-    encoder: of images; each frame passes through it.
+    encoder: an encoder of images; each frame passes through it.
     frames: F, the number of frames of a film.
     motion: features of motion, appended to the annotation vectors of their place (Yao et al. 2015); None: without them.
 
@@ -65,7 +67,7 @@ class FrameRegions(Encoder):
 
     trainable = True
 
-    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None) -> None:
+    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: MotionFeatures | None = None) -> None:
         super().__init__()
         check_range(type(self).__name__, 2, 512, frames=frames)
         if encoder.pads or -1 in encoder.grid:
@@ -77,12 +79,13 @@ class FrameRegions(Encoder):
         self.times = nn.Parameter(waves(frames, self.region_size)[:, None])
 
     def frozen_part(self) -> Encoder | None:
-        """The encoder of images, over frames, unless it is trained or motion is seen, which needs pixels."""
+        """Return the encoder of images, over frames. None if it is trained, or if there are features of motion, which
+        need pixels."""
         frozen = self.encoder.frozen_part() if self.motion is None else None
         return None if frozen is None else FrozenFrames(frozen, self.frames)
 
     def extent(self, columns: int | None = None) -> Extent:
-        """Where the regions of a frame lie on it."""
+        """Return where the regions of a frame lie on it."""
         return self.encoder.extent(columns)
 
     def initialise(self) -> None:
@@ -92,7 +95,7 @@ class FrameRegions(Encoder):
         return self.encoder.identity() | {"frames": self.frames, "checksum": checksum(self)}
 
     def forward(self, films: UInt8[Tensor, "B F 3 S S"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError for films of another number of frames."""
+        """Encode films. Raises UserError for films of another number of frames."""
         require("films", films, "B F 3 Y X", "uint8", F=self.frames)
         regions = self.encoder(films.flatten(0, 1)).unflatten(0, (-1, self.frames))
         return self.timed(regions, None if self.motion is None else self.motion(films))
@@ -104,29 +107,33 @@ class FrameRegions(Encoder):
     def timed(
         self, regions: Float[Tensor, "B F L D"], motion: Float[Tensor, "B F cells M"] | None = None
     ) -> Float[Tensor, "B _ _"]:
-        """Annotation vectors of the regions of frames, with their motion and times."""
+        """Return annotation vectors of the regions of frames, with their motion and times."""
         if self.motion is not None and motion is not None:
             regions = torch.cat([regions, self.motion.over(self.encoder.grid, motion)], dim=-1)
         return (self.pooled(regions) + self.times).flatten(1, 2)
 
     def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ _"]:
-        """What is kept of the regions of a frame: all of them."""
+        """Return the vectors that a frame keeps: here all of its regions."""
         return regions
 
 
 class FrameVectors(FrameRegions):
-    """One vector a frame: uint8 films (B, F, 3, S, S) -> (B, F, D), for the temporal attention of Yao et al. 2015.
+    """One vector for each frame: uint8 films (B, F, 3, S, S) -> (B, F, D), for the temporal attention of Yao et al.
+    2015.
 
-    size: D, of a vector.
+    The vector is the normalised maximum over regions of a linear layer's outputs: in a mean, small objects would hardly
+    count. The layer keeps which feature is where, which a maximum over the regions themselves would lose.
 
-    The vector is the maximum over regions of a linear layer, normalised: of a mean, small objects would be a small
-    part. The layer keeps what a maximum of the regions themselves would lose: which feature is where.
+    encoder, frames, motion: as for `FrameRegions`.
+    size: D, the size of a vector.
 
     Differs from the paper, where features of motion are appended to the vector of a frame: here they are appended to
     its regions before the maximum, so that the vector of a frame tells what moves in it.
     """
 
-    def __init__(self, *, encoder: Encoder, frames: int = 9, motion: Motion | None = None, size: int = 256) -> None:
+    def __init__(
+        self, *, encoder: Encoder, frames: int = 9, motion: MotionFeatures | None = None, size: int = 256
+    ) -> None:
         super().__init__(encoder=encoder, frames=frames, motion=motion)
         check_range("FrameVectors", 1, 10**5, size=size)
         self.layer, self.norm = Linear(self.region_size, size), nn.LayerNorm(size)
@@ -141,7 +148,7 @@ class FrameVectors(FrameRegions):
 
 
 class FrozenFrames(Encoder):
-    """What a cache keeps of films: the outputs of an encoder that is not trained, frame by frame."""
+    """The part of `FrameRegions` whose outputs are cached: an encoder that is not trained, applied frame by frame."""
 
     def __init__(self, encoder: Encoder, frames: int) -> None:
         super().__init__()

@@ -39,13 +39,13 @@ class Concatenated(Encoder):
         self.trainable = any(encoder.trainable for encoder in encoders)
 
     def extent(self, columns: int | None = None) -> Extent:
-        """The mean of those of encoders with as many regions: maps are averaged region by region."""
+        """Return the mean extent of the encoders with this grid: maps are averaged region by region."""
         extents = [encoder.extent(columns) for encoder in self.encoders if encoder.grid == self.grid]
         return Extent(*(sum(edges) / len(edges) for edges in zip(*extents, strict=True)))
 
     def identity(self) -> dict[str, str | int]:
-        parts = [encoder.identity() for encoder in self.encoders]
-        return {f"{number}.{key}": value for number, part in enumerate(parts) for key, value in part.items()}
+        identities = [encoder.identity() for encoder in self.encoders]
+        return {f"{number}.{key}": value for number, own in enumerate(identities) for key, value in own.items()}
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
         return self.joined([encoder(_reduced(images, encoder.resolution)) for encoder in self.encoders])
@@ -53,7 +53,7 @@ class Concatenated(Encoder):
     def joined(self, regions: Sequence[Float[Tensor, "B _ _"]]) -> Float[Tensor, "B L D"]:
         """Join the annotation vectors of each encoder."""
         longest = prod(self.layout)
-        return torch.cat([F.pad(part, (0, 0, 0, longest - part.shape[1])) for part in regions], dim=2)
+        return torch.cat([F.pad(vectors, (0, 0, 0, longest - vectors.shape[1])) for vectors in regions], dim=2)
 
 
 def _reduced(images: UInt8[Tensor, "B 3 Y X"], resolution: int) -> UInt8[Tensor, "B 3 S S"]:

@@ -21,8 +21,8 @@ from vision_attn.system.files import find_best, shipped
 
 
 def waves(length: int, size: int) -> Float[Tensor, "N D"]:
-    """Initial embeddings of `length` positions: each of the `size` features is a sine of random phase, of at most one
-    period, whose root mean square is about 0.3."""
+    """Return initial embeddings of `length` positions: each of the `size` features is a sine of random phase, of at
+    most one period, whose root mean square is about 0.3."""
     position = torch.tensor([(place + 0.5) / length for place in range(length)])
     phase = position[:, None] * torch.rand(size) + torch.rand(size)
     return 0.3 * 2**0.5 * torch.sin(2 * torch.pi * phase)
@@ -31,15 +31,16 @@ def waves(length: int, size: int) -> Float[Tensor, "N D"]:
 class ConvNet(Encoder):
     """Four convolutions: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
 
-    resolution: S, in pixels, a multiple of 4. region_size: D, a multiple of 8. width: channels of the second and third
-    convolution, a multiple of 16; the first has half as many.
-    weights: the folder of a run, or of packed weights, whose encoder is such a network: it starts as that one, such as
-        `weights/drawn_scenes`. None: random.
-    trainable: whether it is trained along with the captioner.
-
     Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
     positions, which a convolution alone does not know. They start as sines of low frequency, so that the embeddings of
     neighbours are similar.
+
+    resolution: S, the height and width of images in pixels, a multiple of 4.
+    region_size: D, the size of an annotation vector, a multiple of 8.
+    width: channels of the second and third convolution, a multiple of 16; the first has half as many.
+    weights: the folder of a run, or of packed weights such as `weights/drawn_scenes`, whose encoder gives the initial
+        weights. None: random weights.
+    trainable: whether it is trained along with the captioner.
     """
 
     convolutional = True
@@ -80,14 +81,14 @@ class ConvNet(Encoder):
         self.requires_grad_(trainable)
 
     def initialise(self) -> None:
-        """Load `weights`. Raises UserError if there are none, or if they are those of another network."""
+        """Load `weights`. Raises UserError if the folder has none, or if they belong to another network."""
         if self.weights is not None:
             state, prefix = read_state(find_best(shipped(self.weights)) / "model.safetensors"), "encoder."
-            state = {name.removeprefix(prefix): one for name, one in state.items() if name.startswith(prefix)}
+            state = {name.removeprefix(prefix): weight for name, weight in state.items() if name.startswith(prefix)}
             load_state(self, state, f"the weights of the encoder in {self.weights}")
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError for images of another size than `resolution`."""
+        """Encode images. Raises UserError for images of another size than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution)
         pixels = images.to(self.rows.dtype).contiguous(memory_format=torch.channels_last) / 64 - 1
         regions = self.layers(pixels).permute(0, 2, 3, 1)

@@ -1,7 +1,7 @@
 """EfficientNet-Lite: EfficientNet (Tan and Le 2019) with ReLU6 and no squeeze-and-excitation, padded as in TensorFlow.
 
-torchvision has no such network. Names of layers are those of timm, so its files of weights fit.
-`forward` has no types, because it is traced with stand-ins for tensors.
+torchvision has no such network. Names of layers are those of timm, so its files of weights fit. The methods `forward`
+have no types, because they are traced with stand-ins for tensors.
 """
 
 import re
@@ -27,8 +27,8 @@ Value = TypeVar("Value")
 
 
 class SamePadded(nn.Module):
-    """Pads maps for a convolution of stride 2 so that (Y, X) becomes (Y / 2, X / 2), rounded up. As in TensorFlow, an
-    odd number of zeros is one more below and to the right."""
+    """Pads maps for a convolution of stride 2 so that (Y, X) becomes (Y / 2, X / 2), rounded up. As in TensorFlow, the
+    odd zero of an odd number goes below and to the right."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class SamePadded(nn.Module):
         return F.pad(maps, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual: expand the channels, filter each by itself, project them. Without `expansion` (1), the
     first convolution is left out."""
 
@@ -85,10 +85,10 @@ class EfficientNetLite(nn.Module):
         self.bn1 = nn.BatchNorm2d(32, eps=1e-3)
         stages, inputs = [], 32
         for number, (kernel, stride, expansion, channels, count) in enumerate(STAGES):
-            outputs, blocks = _multiple_of_8(channels * width), list[Block]()
+            outputs, blocks = _multiple_of_8(channels * width), list[InvertedResidual]()
             for _ in range(count if number in (0, len(STAGES) - 1) else ceil(depth * count)):
                 shape = {"kernel": kernel, "stride": 1 if blocks else stride, "expansion": expansion}
-                blocks.append(Block(inputs, outputs, **shape))
+                blocks.append(InvertedResidual(inputs, outputs, **shape))
                 inputs = outputs
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
@@ -98,13 +98,14 @@ class EfficientNetLite(nn.Module):
 
 
 def _multiple_of_8(channels: float) -> int:
-    """The nearest multiple of 8 that is not below 90% of `channels`."""
+    """Return the nearest multiple of 8 that is not below 90% of `channels`."""
     nearest = int(channels + 4) // 8 * 8
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
 def named(state: Mapping[str, Value]) -> dict[str, Value]:
-    """A state dict of `nn.Sequential(conv_stem, bn1, *blocks)` with the names of the network; others as they are."""
+    """Rename the keys of a state dict of `nn.Sequential(conv_stem, bn1, *blocks)` to those of the network. Other state
+    dicts stay as they are."""
     stem = {"0": "conv_stem", "1": "bn1"}
 
     def name_of(key: str) -> str:

@@ -11,14 +11,14 @@ from torch.fx.experimental.optimization import fuse
 
 from vision_attn.encoders.tracing import traced_by_torch
 from vision_attn.geometry.receptive_fields import versions
-from vision_attn.system.turns import Turn
+from vision_attn.system.locks import Turn
 
 
 class Folded:
     """A network whose batch normalisations are folded into the convolutions before them: the same outputs, to rounding.
 
-    Follows the network: it is folded at the first call, and again after its tensors have changed or moved. Threads that
-    call it meanwhile wait.
+    The network is folded at the first call, and again after its tensors have changed or moved. Threads that call it
+    meanwhile wait.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -37,7 +37,7 @@ class Folded:
         return folded(images)
 
     def _fold(self) -> nn.Module:
-        """A copy that is folded; the network itself if it has layers that cannot be traced, as some of timm do."""
+        """Return a folded copy; the network itself if it has layers that cannot be traced, as some of timm do."""
         try:
             graph = traced_by_torch(self.network)
             traced = GraphModule(self.network, graph).eval()  # has containers of its own, and shares layers

@@ -1,6 +1,6 @@
 """Convolutional networks and transformers of torchvision, of timm and of this package, cut at a named layer.
 
-torchvision takes time to import, so only its own networks do.
+torchvision takes time to import, so only functions that need its networks import it.
 """
 
 import re
@@ -25,7 +25,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.hub import hub_or_cache
 
 TIMM = "timm:"
-"""Begins the name of a network of timm."""
+"""The prefix of the name of a network of timm."""
 HALF = (0.5, 0.5, 0.5)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -33,12 +33,13 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 def cut(
     name: str, nodes: Mapping[str, str], *, resolution: int, options: dict[str, Any]
 ) -> tuple[GraphModule, dict[str, torch.Size]]:
-    """Build the network `name` with the outputs `nodes` {name of an output: node}. Returns it, and the shape of each
-    output for one image.
+    """Build the network `name`, cut at `nodes`. Returns it, and the shape of each output for one image. Its weights are
+    not initialised. Raises UserError if there is no such network or node.
 
-    Its weights are not initialised. name: of a classification network of torchvision, `timm:NAME` of one of timm, or of
-    one of `efficientnet_lite.SCALES`. options: arguments of torchvision's or timm's constructor. Raises UserError if
-    there is no such network or node.
+    name: a classification network of torchvision, `timm:NAME` for one of timm, or one of `efficientnet_lite.SCALES`.
+    nodes: {name of an output: node}.
+    resolution: height and width of images, in pixels.
+    options: arguments of torchvision's or timm's constructor.
     """
     for node in nodes.values():
         if not re.fullmatch(r"[\w.]+", node):  # torchvision treats it as a regular expression
@@ -66,16 +67,16 @@ def cut(
 
 
 class UnknownNetwork(UserError):
-    """There is no network of this name."""
+    """Raised if there is no network of a name."""
 
 
 def library_of(name: str) -> str:
-    """Return whose network this is, for messages."""
+    """Return the library that a network belongs to, for messages."""
     return "timm" if name.startswith(TIMM) else "vision_attn" if name in SCALES else "torchvision"
 
 
 def _network(name: str, options: dict[str, Any]) -> nn.Module:
-    """A network without pretrained weights."""
+    """Build a network without pretrained weights."""
     if name.startswith(TIMM):
         return timm_model(name.removeprefix(TIMM), **options)
     if name in SCALES:
@@ -90,13 +91,16 @@ def _network(name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def of_torchvision() -> list[str]:
-    """The names of torchvision's classification networks."""
+    """Return the names of torchvision's classification networks."""
     library = _torchvision()
     return library.list_models(module=library.torchvision.models)
 
 
 def traced(network: nn.Module, nodes: Mapping[str, str]) -> GraphModule:
-    """What torchvision's `create_feature_extractor` returns for `nodes` {module: name of its output}."""
+    """Cut a network after modules, as torchvision's `create_feature_extractor` does.
+
+    nodes: {module: name of its output}.
+    """
     graph = traced_by_torch(network)
     ends = {path: node for node in graph.nodes for path in node.meta.get("nn_module_stack", ())}
     # A layer that is called several times is cut after its first call.
@@ -121,7 +125,7 @@ def _timm() -> ModuleType:
 
 
 def timm_model(name: str, **options: Any) -> Any:
-    """A model of timm. Raises UserError if timm is missing or cannot create it."""
+    """Build a model of timm. Raises UserError if timm is missing or cannot create it."""
     timm = _timm()
     if not timm.is_model(name):  # an address of a hub would be fetched, even for a run folder of a stranger
         raise UnknownNetwork(f"timm has no model {name!r}: timm.list_models() lists them")
@@ -133,8 +137,8 @@ def timm_model(name: str, **options: Any) -> Any:
 
 
 def between(network: GraphModule, start: str, end: str) -> GraphModule:
-    """The part of a network from its output `start` to its output `end`, with the same layers. Raises UserError if
-    `end` does not depend on `start`, or not on it alone."""
+    """Return the part of a network from its output `start` to its output `end`, with the same layers. Raises UserError
+    unless `end` depends on `start`, and on it alone."""
     outputs: Any = network.graph.output_node().args[0]  # {name: node}
     graph = Graph()
     known = {outputs[start]: graph.placeholder(start)}
@@ -168,7 +172,8 @@ def _output_shapes(body: nn.Module, resolution: int) -> dict[str, torch.Size]:
 
 
 def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, int, int]]]:
-    """The network `name`, and (D, Y, X) of the map of each of its nodes for images of `resolution` pixels, in order."""
+    """Return the network `name`, and (D, Y, X) of the map of each of its nodes, in order, for images of `resolution`
+    pixels."""
     with on_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of initial weights, which are not used
         network = _network(name, {}).eval()
@@ -181,12 +186,12 @@ def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, in
             warnings.simplefilter("ignore")  # that a network has other nodes in training
             nodes = library.get_graph_node_names(network)[1][1:]
     _, shapes = cut(name, {node: node for node in nodes}, resolution=resolution, options={})
-    found = {node: shapes[node][1:] for node in nodes if len(shapes.get(node, ())) == 4}
-    return network, {node: (D, Y, X) for node, (D, Y, X) in found.items() if Y > 1}
+    sizes = {node: shapes[node][1:] for node in nodes if len(shapes.get(node, ())) == 4}
+    return network, {node: (D, Y, X) for node, (D, Y, X) in sizes.items() if Y > 1}
 
 
 def timm_on_meta(name: str) -> Any:
-    """A model of timm without memory, to see what it is."""
+    """Build a model of timm without memory, to look at its layers and settings."""
     with on_meta():
         return timm_model(name)
 
@@ -199,15 +204,16 @@ def offers(name: str) -> list[str]:
 
 
 def usual_weights(name: str) -> str | None:
-    """The name of the weights that a library recommends for the network `name`; None for those of this package."""
+    """Return the name of the weights that a library recommends for the network `name`; None for networks of this
+    package."""
     if name.startswith(TIMM) or name in SCALES:
         return "pretrained" if name.startswith(TIMM) else None
     return _torchvision().get_model_weights(name).DEFAULT.name
 
 
 def usual_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and the standard deviation with which weights of the network `name` are usually trained, for images in
-    [0, 1]."""
+    """Return the mean and the standard deviation with which weights of the network `name` are usually trained, for
+    images in [0, 1]."""
     if name in SCALES:
         return HALF, HALF
     if name.startswith(TIMM):
@@ -218,25 +224,26 @@ def usual_normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]
 
 
 def preset(name: str, weights: str) -> Any:
-    """Weights of torchvision by name: where they are, and how images are normalised for them."""
+    """Return torchvision's entry of weights by name: their address, and how images are normalised for them."""
     return _torchvision().get_model_weights(name)[weights]
 
 
 def downloaded(weights: Any) -> Path:
-    """Where torchvision puts the file of weights."""
+    """Return the path at which torchvision puts the file of weights."""
     return Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rsplit("/", 1)[-1]
 
 
 def download(name: str, weights: str) -> tuple[dict[str, Tensor], Sequence[float], Sequence[float]]:
-    """Download weights that `offers` lists, unless they were before. Returns their state dict, with the mean and the
-    standard deviation that they were trained with. Raises UserError, which says where to put the file by hand."""
+    """Download weights that `offers` lists, unless they are here already. Returns their state dict, with the mean and
+    the standard deviation of the images with which they were trained. Raises UserError, which says where to put the
+    file by hand."""
     if name.startswith(TIMM):
         model = timm_model(name.removeprefix(TIMM), pretrained=True)
         return model.state_dict(), model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
-    found = preset(name, weights)
+    entry = preset(name, weights)
     try:
-        state = found.get_state_dict(progress=True, check_hash=True)
+        state = entry.get_state_dict(progress=True, check_hash=True)
     except (URLError, OSError) as error:
-        raise UserError(f"{found} could not be downloaded ({error}); put the file at {downloaded(found)}") from None
-    transforms = found.transforms()
+        raise UserError(f"{entry} could not be downloaded ({error}); put the file at {downloaded(entry)}") from None
+    transforms = entry.transforms()
     return state, transforms.mean, transforms.std

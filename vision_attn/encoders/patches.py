@@ -17,8 +17,9 @@ class Patches(Backbone):
     """A torchvision vision transformer (ViT) as an encoder: images (B, 3, S, S) -> patch tokens (B, (S / P)^2, D) after
     its last layer norm, for patches of P pixels. A ViT-B/16 at 224 pixels gives 196 annotation vectors of 768.
 
-    `name`: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14. `resolution`, `weights`, `mean`, `std`, `trainable`,
-    `precision`, `fit`: see `Backbone`; the weights must be of the same resolution.
+    name: vit_b_16, vit_b_32, vit_l_16, vit_l_32 or vit_h_14.
+    resolution, weights, mean, std, trainable, precision, fit: as for `Backbone`; the weights must be of the same
+        resolution.
     """
 
     convolutional = False
@@ -63,8 +64,13 @@ class Timm(Encoder):
     The annotation vectors are its patch tokens, without class and register tokens, or the last map of a convolutional
     network. `Backbone(name="timm:NAME")` cuts one at a node.
 
-    `pretrained`: download the weights; the mean and standard deviation are those of the model. `resolution`: None for
-    the default resolution of the model. `precision`, `fit`: see `Backbone`.
+    The mean and standard deviation are those of the model.
+
+    name: the model's name in timm.
+    resolution: height and width of images, in pixels; None for the model's default.
+    pretrained: whether to download the weights.
+    trainable: whether all layers are trained.
+    precision, fit: as for `Backbone`.
     """
 
     body: Any
@@ -102,7 +108,7 @@ class Timm(Encoder):
         return networks.timm_model(name, pretrained=pretrained, num_classes=0, **size)
 
     def _layout(self, body: Any) -> tuple[int, tuple[int, int], bool]:
-        """D, the grid, and whether it is that of a convolutional network."""
+        """Return D, the grid, and whether the network is convolutional."""
         output = body.forward_features(torch.zeros(1, 3, self.resolution, self.resolution))
         if output.dim() == 4:
             return output.shape[1], tuple(output.shape[2:]), True

@@ -26,7 +26,7 @@ class PixelColumns(Encoder):
         return images.float().mean(dim=1).div(255).mT
 
     def frozen_part(self) -> None:
-        """None: pixels need no cache."""
+        """Return None: pixels need no cache."""
 
     def identity(self) -> dict[str, str | int]:
         return {"backbone": "pixels", "node": "columns", "resolution": self.resolution}

@@ -1,4 +1,4 @@
-"""Annotation vectors that another program computes, such as those of a network that is not part of this package."""
+"""The encoder of annotation vectors that another program computes, such as a network outside this package."""
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -9,13 +9,13 @@ from vision_attn.system.errors import UserError
 
 
 class Precomputed(Encoder):
-    """The place of an encoder whose vectors are read from files: `Captions(features=...)`. It cannot encode a
-    photograph.
+    """Stands in for an encoder where annotation vectors are read from files: `Captions(features=...)`. It cannot encode
+    a photograph.
 
     region_size: D, the size of an annotation vector.
     grid: rows and columns of regions, for pictures. Boxes of objects lie on no grid: (1, L), or (1, -1) where their
-        number differs from image to image. Those of a batch are then padded with zeros, and captioners leave out the
-        padding.
+        number differs from image to image. The images of a batch are then padded with zeros, and captioners leave out
+        the padding.
     """
 
     resolution = 224
@@ -29,7 +29,7 @@ class Precomputed(Encoder):
         self.region_size, self.grid = region_size, (grid[0], grid[1])
 
     def forward(self, images: UInt8[Tensor, "B 3 S S"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError."""
+        """Raise UserError: it cannot encode images."""
         raise UserError(
             "this captioner takes annotation vectors that another program computed: give their folder, "
             "--data.features=FOLDER, or in Python a tensor to model.task.describe; it cannot encode a photograph"

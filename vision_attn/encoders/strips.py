@@ -13,11 +13,12 @@ from vision_attn.system.errors import UserError
 class Columns(Encoder):
     """Four convolutions: uint8 strips (B, 3, Y, X) -> one annotation vector for every four columns of pixels.
 
-    resolution: Y, the height of strips in pixels, a multiple of 8. X may be any multiple of 4.
-    region_size: D. width: channels of the first convolution; the second and third have two and four times as many.
-
     The receptive field of a column is 23 pixels wide, a little more than a digit. Colours are averaged. Normalises
     each column by itself, so the columns of a strip do not depend on the padding of its batch.
+
+    resolution: Y, the height of strips in pixels, a multiple of 8. X may be any multiple of 4.
+    region_size: D, the size of an annotation vector.
+    width: channels of the first convolution; the second and third have two and four times as many.
     """
 
     trainable = convolutional = True
@@ -48,7 +49,7 @@ class Columns(Encoder):
         self.layers.to(memory_format=torch.channels_last)
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError for strips of another height than `resolution`."""
+        """Encode strips. Raises UserError for strips of another height than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution)
         pixels = images.to(self.norm.weight.dtype).mean(dim=1, keepdim=True) / 255
         columns = self.layers(pixels.contiguous(memory_format=torch.channels_last)).squeeze(2).mT

@@ -11,12 +11,15 @@ from vision_attn.system.errors import UserError
 
 
 class Tiles(Encoder):
-    """Two layers of perceptrons, the same for all tiles: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row, of
-    L = `tiles`^2 square tiles. Adds a learned embedding of its place to each region.
+    """A perceptron of two layers, the same for all tiles: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row,
+    of L = `tiles`^2 square tiles. Adds a learned embedding of its place to each region.
 
     For images whose objects lie on a grid: a region sees one tile and nothing of the others.
 
-    resolution: S, in pixels, a multiple of `tiles`. hidden_size: of the first layer. region_size: D.
+    resolution: S, the height and width of images in pixels, a multiple of `tiles`.
+    tiles: the number of tiles along each side.
+    hidden_size: the size of the first layer.
+    region_size: D, the size of an annotation vector.
     """
 
     trainable = True
@@ -36,7 +39,7 @@ class Tiles(Encoder):
         self.places = nn.Parameter(0.3 * torch.randn(tiles**2, region_size))
 
     def forward(self, images: UInt8[Tensor, "B 3 Y X"]) -> Float[Tensor, "B L D"]:
-        """Raises UserError for images of another size than `resolution`."""
+        """Encode images. Raises UserError for images of another size than `resolution`."""
         require("images", images, "B 3 Y X", "uint8", Y=self.resolution, X=self.resolution)
         pixels = images.to(self.places.dtype) / 64 - 1
         tiles = pixels.unflatten(3, (-1, self.side)).unflatten(2, (-1, self.side)).permute(0, 2, 4, 1, 3, 5)

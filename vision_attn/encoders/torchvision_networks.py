@@ -1,4 +1,5 @@
-"""What is used of torchvision. Imported when the first of its networks is built: it takes as long as a caption does."""
+"""The imports of torchvision, apart from its detectors' import of torch's compiler. Importing this module takes as long
+as captioning a photograph, so `networks` imports it when the first of torchvision's networks is built."""
 
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ COMPILER = "torch._dynamo.utils"
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Within this context, importing torchvision does not import torch's compiler.
+    """Context manager: importing torchvision does not import torch's compiler.
 
-    The compiler takes as long to import as torch. Of torchvision only detectors use it, by one function, which then
-    imports it when called.
+    The compiler takes as long to import as torch. Only detectors of torchvision use it, through one function. The
+    stand-in module imports the compiler when that function is called.
     """
     if COMPILER in sys.modules:
         yield

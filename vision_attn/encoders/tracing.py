@@ -1,7 +1,8 @@
 """Tracing networks by torch.fx while other threads compute.
 
 While torch.fx traces, it replaces `nn.Module.__call__` and `__getattr__` for the whole process. So calls of other
-threads reach the tracer, which takes them for parts of its network. Two tracers at once would restore each other's.
+threads reach the tracer, which takes them for calls of its network. Two tracers at once would restore each other's
+replacements.
 """
 
 import threading
@@ -16,7 +17,7 @@ _one_at_a_time = threading.RLock()
 
 
 class _OwnThread(Tracer):
-    """Traces the calls of the thread that traces, and leaves those of others as they are."""
+    """Traces the calls of its own thread, and leaves those of other threads as they are."""
 
     def trace(self, *args: Any, **options: Any) -> Graph:
         with _one_at_a_time:
@@ -35,14 +36,14 @@ class _OwnThread(Tracer):
 
 
 def traced_by_torch(network: nn.Module) -> Graph:
-    """The graph that `torch.fx.symbolic_trace` finds. Raises whatever a layer raises that cannot be traced."""
+    """Return the graph that `torch.fx.symbolic_trace` finds. Raises any error of a layer that cannot be traced."""
     return _OwnThread().trace(network)
 
 
 @contextmanager
 def own_thread_in(library: Any) -> Iterator[None]:
-    """Within this context, the tracers that `library` (`torchvision.models.feature_extraction`) makes trace the calls
-    of their own thread alone: it lets no caller choose the class of its tracer."""
+    """Context manager: the tracers that `library` (`torchvision.models.feature_extraction`) makes trace the calls of
+    their own thread alone. The library lets no caller choose the class of its tracer."""
     with _one_at_a_time:
         theirs = library.NodePathTracer
 

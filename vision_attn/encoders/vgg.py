@@ -7,15 +7,17 @@ from vision_attn.encoders.backbone import Backbone
 from vision_attn.layers.precision import Precision
 
 _LAST_RELU = {16: "features.29", 19: "features.35"}
-"""After the ReLU of conv5_3 or conv5_4, before the last max-pool."""
+"""The node after the ReLU of conv5_3 or conv5_4, before the last max-pool, by the number of layers."""
 
 
 class VGG(Backbone):
     """VGG-16 or VGG-19 as an encoder: (B, 3, 224, 224) -> (B, 196, 512), the map after the ReLU of the last
     convolution, before the last max-pool (a_i of Xu et al. 2015, section 3.1.1).
 
-    `layers`: 16 or 19. `resolution`: height and width of images, in pixels; 224 gives 14 x 14 vectors.
-    `weights`: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None. `precision`, `fit`: see `Backbone`.
+    layers: 16 or 19.
+    resolution: height and width of images, in pixels; 224 gives 14 x 14 vectors.
+    weights: "IMAGENET1K_V1" (downloaded by torchvision), a file, or None.
+    trainable, precision, fit: as for `Backbone`.
     """
 
     def __init__(

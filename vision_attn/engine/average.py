@@ -1,5 +1,5 @@
-"""The weights that are validated and kept where they are not those of the last step: an exponential moving average,
-and what lies between the start and these."""
+"""The weights that are validated and kept instead of those of the last step: an exponential moving average, and an
+interpolation with the weights from which the run started."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,17 @@ from vision_attn.layers.precision import double
 
 
 class KeptWeights(ABC):
-    """Weights that a task holds for a while in the place of those that are trained, which are `live`."""
+    """Weights that a task holds for a while in place of the trained ones, which are `live`."""
 
     live: list[nn.Parameter]
 
     @abstractmethod
     def values(self) -> Sequence[Tensor]:
-        """The weights, in the order of `live`."""
+        """Return the weights, in the order of `live`."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: tensors of this object itself."""
+        """Return the tensors that a checkpoint keeps. They are those of this object itself, not copies."""
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -37,7 +37,7 @@ class KeptWeights(ABC):
                 _copy(self.live, kept)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Raises KeyError or RuntimeError if `state` is that of other weights."""
+        """Restore what `state_dict` returned. Raises KeyError or RuntimeError if `state` is that of other weights."""
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])
 
@@ -73,11 +73,11 @@ class Average(KeptWeights):
 
 
 class Between(KeptWeights):
-    """Weights between those that a run starts from and the trained ones: share * start + (1 - share) * trained.
+    """Weights between those from which a run starts and the trained ones: share * start + (1 - share) * trained.
 
-    Fine-tuned weights forget; those on the line to their start often know both, and are better on the new data as well
-    (WiSE-FT; Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022). Buffers and frozen weights are not
-    changed. Within the context of an average, the trained ones are averaged.
+    Fine-tuned weights forget. Weights on the line to their start often know both data sets, and are better on the new
+    one as well (WiSE-FT; Wortsman et al., Robust Fine-Tuning of Zero-Shot Models, CVPR 2022). Buffers and frozen
+    weights are not changed. Within the context of an average, the averaged weights count as the trained ones.
     """
 
     def __init__(self, parameters: list[nn.Parameter], share: float) -> None:

@@ -1,4 +1,4 @@
-"""How many images of a batch fit into memory: tried with the model and the data of the run."""
+"""The search for the largest batch that fits into memory, tried with the model and the data of the run."""
 
 import gc
 import math
@@ -17,17 +17,19 @@ from vision_attn.system.memory import is_short_of_memory, return_freed_memory
 from vision_attn.task import Source, Task
 
 SHARE = 0.8
-"""Of the free memory that a batch may take: others have longer captions, and validation needs memory too."""
+"""The share of the free memory that a batch may take: other batches have longer captions, and validation needs memory
+too."""
 MOST = 512
 """The largest batch that is tried. With larger ones a model learns in another way, so they are the user's choice."""
 FEWEST = 8
-"""Batches of an epoch, at least: with few images, a large batch would leave few steps."""
+"""The least number of batches in an epoch: with few images, a large batch would leave few steps."""
 MOMENTS = 2
-"""Numbers that an optimizer such as AdamW keeps for each weight, from its first step on."""
+"""How many numbers an optimizer such as AdamW keeps for each weight, from its first step on."""
 
 
 class DoesNotFit(MemoryError):
-    """Memory is short for a batch of `size` images. `fits` of them were tried and fit; 0: none did."""
+    """Raised if memory is short for a batch of `size` images. `fits` is the largest batch that was tried and fits; 0:
+    none did."""
 
     def __init__(self, size: int, fits: int, reason: str) -> None:
         super().__init__(f"{reason}; of {size} images in a batch, {fits} would fit")
@@ -35,9 +37,9 @@ class DoesNotFit(MemoryError):
 
 
 def found_size(task: Task, data: Source, world: World, trial: "Trial") -> int:
-    """Find the size of training batches, over all processes: doubled from 1 for as long as a batch fits, by the
-    memory of each process. Prints it, and what limits it. Raises UserError if the data have batches of one size alone,
-    or if not even one image fits."""
+    """Find the size of training batches, over all processes: it doubles from 1 for as long as a batch fits into the
+    memory of each process. Prints the size, and the reason for its limit. Raises UserError if the size cannot be
+    chosen for this data, or if not even one image fits."""
     if data.batch_size is None:
         raise UserError(f"data.batch_size is auto, but {type(data).__name__} has none that can be chosen: leave it out")
     images = len(data.resized(1))
@@ -63,13 +65,13 @@ def powers(most: int) -> list[int]:
 
 
 def parts(size: int) -> list[int]:
-    """Return parts into which `size` can be divided evenly, each at least twice as large as the one before, the largest
-    at most half of it."""
-    found: list[int] = []
-    for part in range(size // 2, 0, -1):
-        if size % part == 0 and (not found or part <= found[0] // 2):
-            found.insert(0, part)
-    return found
+    """Return divisors of `size` in ascending order, each at least twice as large as the one before, the largest at most
+    half of `size`."""
+    divisors: list[int] = []
+    for divisor in range(size // 2, 0, -1):
+        if size % divisor == 0 and (not divisors or divisor <= divisors[0] // 2):
+            divisors.insert(0, divisor)
+    return divisors
 
 
 def largest(fits: Callable[[int], bool], sizes: Sequence[int]) -> int:
@@ -78,8 +80,8 @@ def largest(fits: Callable[[int], bool], sizes: Sequence[int]) -> int:
 
 
 class Trial:
-    """Forward and backward passes of training batches of any size, without a step. Random state, buffers and weights
-    are unchanged."""
+    """Tries forward and backward passes of training batches of any size, without a step. Random state, buffers and
+    weights are unchanged."""
 
     def __init__(
         self,
@@ -92,8 +94,10 @@ class Trial:
         states: int = 0,
         processes: int = 1,
     ) -> None:
-        """states: the numbers for each weight that training will keep further; processes: those that share the memory
-        of a CPU."""
+        """
+        states: how many further numbers training will keep for each weight.
+        processes: how many processes share the memory of a CPU.
+        """
         self.task, self.data, self.device, self.autocast, self.seed = task, data, device, autocast, seed
         weights = [weight for weight in task.parameters() if weight.requires_grad]
         self.states = states * sum(weight.numel() * weight.element_size() for weight in weights)
@@ -105,7 +109,7 @@ class Trial:
 
     @property
     def told(self) -> str:
-        """What the largest batch that fits takes, in words."""
+        """How much memory the largest batch that fits takes, in words."""
         fitting = [used for size, used in self.tried if size and used <= SHARE * self.free]
         if not fitting or math.isinf(self.free):
             return f"{bytes_of(self.free)} are free" if self.free < math.inf else "the device does not tell its memory"
@@ -114,7 +118,7 @@ class Trial:
     def fits(self, size: int) -> bool:
         """Try a batch of `size` images.
 
-        On a CPU a process that takes too much memory is killed, so what a larger batch than the latest needs is
+        On a CPU a process that takes too much memory is killed, so the need of a larger batch than the latest is
         estimated first.
         """
         (less, low), (last, high) = [(0, 0), (0, 0), *self.tried][-2:]

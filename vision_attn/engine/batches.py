@@ -12,26 +12,26 @@ from vision_attn.data.counted_batches import Counted
 from vision_attn.task import Batch, Static, Task
 
 TOGETHER = 8
-"""Items of a sample from the same batch, or more if there are no more batches."""
+"""The number of items that a sample takes from the same batch, or more if there are no more batches."""
 APART = 16
-"""Batches that a sample is from, or more."""
+"""The least number of batches that a sample takes items from, if there are as many."""
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its tensors and `Images` on `device`, also in NamedTuples and tuples of tensors within it;
     other fields are unchanged."""
 
-    def moved(part: Any) -> Any:
-        if isinstance(part, Tensor | Images):
-            return part.to(device, non_blocking=device.type == "cuda")
-        return on_device(part, device) if hasattr(part, "_fields") or is_tensors(part) else part
+    def moved(field: Any) -> Any:
+        if isinstance(field, Tensor | Images):
+            return field.to(device, non_blocking=device.type == "cuda")
+        return on_device(field, device) if hasattr(field, "_fields") or is_tensors(field) else field
 
     return like(batch, [moved(part) for part in batch])
 
 
-def is_tensors(part: Any) -> bool:
-    """Whether a part of a batch is a tuple of tensors itself."""
-    return isinstance(part, tuple) and bool(part) and isinstance(part[0], Tensor)
+def is_tensors(field: Any) -> bool:
+    """Return whether a field of a batch is a tuple of tensors itself."""
+    return isinstance(field, tuple) and bool(field) and isinstance(field[0], Tensor)
 
 
 def few(batch: Batch, number: int) -> Batch:
@@ -40,13 +40,13 @@ def few(batch: Batch, number: int) -> Batch:
 
 
 def part_of(batch: Batch, some: slice) -> Batch:
-    """Return some neighbours of such a batch."""
-    return like(batch, [part if part is None or isinstance(part, Static) else part[some] for part in batch])
+    """Return some neighbouring images of such a batch."""
+    return like(batch, [field if field is None or isinstance(field, Static) else field[some] for field in batch])
 
 
 def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.device) -> Batch:
-    """Return the `number` items of a split that pictures show, on `device`: the first ones of the first batch. If the
-    task knows which answers are wrong, the second half are the first wrong ones that follow, as far as there are any.
+    """Return the `number` items of a split that pictures show, on `device`: the first items of the first batch. If the
+    task knows which answers are wrong, the second half are the first wrong items that follow, as far as there are any.
     """
     following = (on_device(batch, device) for batch in batches)
     first = next(following)
@@ -71,29 +71,28 @@ def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.de
 def sampled(
     split: Callable[..., Iterable[Batch]], number: int, seed: int, *, rank: int = 0, world: int = 1
 ) -> Counted[Batch]:
-    """`number` items of a split, or all if it has fewer: neighbours from each of several batches, which the seed
-    chooses, as well as where these neighbours begin. No other batch is read.
+    """Return `number` items of a split, or all if it has fewer: neighbours from each of several batches. The seed
+    chooses these batches, and where the neighbours begin. No other batch is read. Process `rank` of `world` gets its
+    part.
 
-    split: from `rank` and `world` to the batches of a process, as `Source.split` with a name. Process `rank` of `world`
-    gets its part.
+    split: returns the batches of a process for `rank` and `world`, as `Source.split` with a name does.
     """
     whole = split()
     batches = len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole)
     wanted = min(batches, max(-(-number // TOGETHER), min(number, APART)))
     random = torch.Generator().manual_seed(seed)
-    chosen = sorted(
-        torch.randperm(batches, generator=random)[:wanted].tolist(), key=lambda one: (one < batches - 1, one)
-    )
+    chosen = torch.randperm(batches, generator=random)[:wanted].tolist()
+    chosen.sort(key=lambda index: (index < batches - 1, index))
     starts = torch.rand(batches, generator=random).tolist()
     mine = chosen[rank::world]
     left = sum(number * (place + 1) // wanted - number * place // wanted for place in range(rank, wanted, world))
 
     def parts() -> Iterator[Batch]:
         remaining = left
-        for place, one in enumerate(mine):
-            for batch in split(rank=one, world=batches):
+        for place, index in enumerate(mine):
+            for batch in split(rank=index, world=batches):
                 most = min(size(batch), -(-remaining // (len(mine) - place)))
-                first = int(starts[one] * (size(batch) - most + 1))
+                first = int(starts[index] * (size(batch) - most + 1))
                 remaining -= most
                 yield part_of(batch, slice(first, first + most))
 
@@ -101,42 +100,45 @@ def sampled(
 
 
 def items_of(split: Callable[..., Iterable[Batch]]) -> int:
-    """The number of items of a split, by its first and its last batch, if all but the last have the same size. `split`:
-    see `sampled`."""
+    """Return the number of items of a split, computed from its first and its last batch. All batches but the last must
+    have the same size.
+
+    split: see `sampled`.
+    """
     whole = split()
     batches = len(whole) if isinstance(whole, Sized) else sum(1 for _ in whole)
     if not batches:
         return 0
-    first, last = (sum(map(size, split(rank=one, world=batches))) for one in (0, batches - 1))
+    first, last = (sum(map(size, split(rank=rank, world=batches))) for rank in (0, batches - 1))
     return first * (batches - 1) + last
 
 
 def _taken(batch: Batch, places: Sequence[int]) -> Batch:
-    """The items at these places of a batch whose fields are tensors, tuples or None."""
-    parts = [tuple(part[place] for place in places) if isinstance(part, tuple) else part for part in batch]
-    return like(batch, [part[list(places)] if isinstance(part, Tensor) else part for part in parts])
+    """Return the items at these places of a batch whose fields are tensors, tuples or None."""
+    fields = [tuple(field[place] for place in places) if isinstance(field, tuple) else field for field in batch]
+    return like(batch, [field[list(places)] if isinstance(field, Tensor) else field for field in fields])
 
 
 def _joined(batches: Sequence[Batch]) -> Batch:
-    """Batches as one."""
-    parts = []
+    """Join batches to one."""
+    fields = []
     for several in zip(*batches, strict=True):
         whole = torch.cat(several) if isinstance(several[0], Tensor) else several[0]
-        parts.append(tuple(chain(*several)) if isinstance(whole, tuple) else whole)
-    return like(batches[0], parts)
+        fields.append(tuple(chain(*several)) if isinstance(whole, tuple) else whole)
+    return like(batches[0], fields)
 
 
 def like(batch: Batch, parts: list) -> Batch:
-    """Return a batch of the type of `batch` with other parts."""
+    """Return a batch of the type of `batch` with other fields."""
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
 
 
 def shapes(batch: Batch) -> tuple:
     """Return the shape of each tensor of a batch, also within tuples of tensors."""
-    tensors = (part for part in batch if isinstance(part, Tensor) or is_tensors(part))
-    return tuple(tuple(part.shape) if isinstance(part, Tensor) else shapes(part) for part in tensors)
+    tensors = (field for field in batch if isinstance(field, Tensor) or is_tensors(field))
+    return tuple(tuple(field.shape) if isinstance(field, Tensor) else shapes(field) for field in tensors)
 
 
 def size(batch: Batch) -> int:
     """Return the number of images in a batch: the length of its first tensor."""
-    return next((len(part) for part in batch if isinstance(part, Tensor)), 0)
+    return next((len(field) for field in batch if isinstance(field, Tensor)), 0)

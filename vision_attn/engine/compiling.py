@@ -1,4 +1,4 @@
-"""torch.compile in training: what the user is told while it runs, and how Ctrl-C ends it."""
+"""torch.compile in training: lines for the user while it compiles, and an end at once by Ctrl-C."""
 
 import logging
 import os
@@ -23,9 +23,10 @@ BEGINS = (
 )
 STOPPED = "stopped while compiling; the same command goes on from the last checkpoint, or begins again"
 EVERY = 60.0
-"""Seconds between the lines that say for how long it has been compiling."""
+"""Seconds between the lines that say for how long torch has been compiling."""
 GRACE = 3.0
-"""Seconds after which a compiler that has not returned from C to Python, where a signal would end it, is ended."""
+"""Seconds after which the process ends itself if the compiler has not returned from C to Python, where a signal would
+end it."""
 
 
 def quiet_compiler() -> None:
@@ -50,24 +51,24 @@ def clear_of_compiler_errors() -> Iterator[None]:
 
 
 class Compiling:
-    """Within this context, says that torch compiles whenever it does, and ends the run at once when it is interrupted
-    meanwhile: a compiler may take minutes, and steps since the last checkpoint take at most `run.save_every` seconds.
+    """Within this context, a line says so whenever torch compiles, and an interrupt meanwhile ends the run at once: a
+    compiler may take minutes, and steps since the last checkpoint took at most `run.save_every` seconds.
 
-    The processes that the compiler has started are killed. KeyboardInterrupt (after SIGTERM: SystemExit) is raised from
-    where the compiler is; if that is in C and does not return within `GRACE` seconds, the process ends itself.
+    The processes that the compiler has started are killed. KeyboardInterrupt (after SIGTERM: SystemExit) is raised in
+    the compiler's code. If that is C code which does not return within `GRACE` seconds, the process ends itself.
     """
 
     def __init__(self, interrupt: Interrupt, *, is_main: bool = True) -> None:
         self.interrupt, self.is_main = interrupt, is_main
         self.since: float | None = None
-        """When the compiler began; None while it does not run."""
+        """The time at which the compiler began; None while it does not run."""
         self.seconds = 0.0
-        """Of all compiling until now."""
+        """The seconds of all compiling until now."""
         self.before = 0.0
-        """The same at the latest call of `lately`."""
+        """The value of `seconds` at the latest call of `lately`."""
         self.said = False
         self.children: set[int] = set()
-        """The processes that are not the compiler's: those before it began."""
+        """The processes that are not the compiler's: they were there before it began."""
 
     def __enter__(self) -> "Compiling":
         from torch._dynamo.callback import callback_handler as handler
@@ -84,7 +85,7 @@ class Compiling:
         handler.remove_end_callback(self._end)
 
     def lately(self) -> bool:
-        """Whether it has compiled since the last call."""
+        """Return whether torch has compiled since the last call."""
         before, self.before = self.before, self.seconds
         return self.seconds > before
 
@@ -114,14 +115,14 @@ class Compiling:
         os.close(self.write)
 
     def _stop(self, number: int) -> None:
-        """Called by the handler of signals."""
+        """End the run. The handler of signals calls this."""
         end_compiler(self.children)
         complain(STOPPED)
         self._end()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def _watch(self, read: int, since: float) -> None:
-        """Say for how long it has been compiling, and end a process whose handler of signals does not run."""
+        """Say for how long torch has been compiling, and end a process whose handler of signals does not run."""
         try:
             while (number := self._signal(read, EVERY)) not in self.interrupt.before:
                 if number == 0:
@@ -137,29 +138,34 @@ class Compiling:
 
     @staticmethod
     def _signal(read: int, seconds: float) -> int | None:
-        """The number of a signal that came within this time, 0 once the compiler has ended; None: neither."""
+        """Return the number of a signal that came within this time, 0 once the compiler has ended; None: neither."""
         return os.read(read, 1)[0] if select.select([read], [], [], seconds)[0] else None
 
 
 def descendants(process: int | None = None) -> set[int]:
-    """The ids of all processes that this one has started, and of those that these have; on Linux, elsewhere none.
-    process: another one."""
+    """Return the ids of all child processes and of their descendants on Linux; an empty set elsewhere.
+
+    process: the id of the process; None: this one.
+    """
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):  # it has ended
             parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.parent.name))
-    found, waiting = set(), [process or os.getpid()]
+    started, waiting = set(), [process or os.getpid()]
     while waiting:
         new = children.get(waiting.pop(), [])
-        found.update(new)
+        started.update(new)
         waiting += new
-    return found
+    return started
 
 
 def end_compiler(others: set[int] | None = None) -> None:
-    """Kill the processes that the compiler has started, and in a later call without `others` those that its threads
-    have started since. others: all other processes that this one has started."""
+    """Kill the processes that the compiler has started. A later call without `others` kills those that its threads have
+    started since.
+
+    others: all other processes that this one has started.
+    """
     global _others
     _others = _others if others is None else others
     for process in descendants() - _others if _others is not None else ():
@@ -168,4 +174,4 @@ def end_compiler(others: set[int] | None = None) -> None:
 
 
 _others: set[int] | None = None
-"""Once a run was stopped while compiling: the processes that are not the compiler's."""
+"""The processes that are not the compiler's, once a run was stopped while compiling; None before."""

@@ -42,7 +42,7 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedul
         return f"{type(optimizer).__name__} computes on the CPU in each step"
     if changes_momentum(schedule):
         return "schedule.cycle_momentum changes the momentum from step to step, and a graph keeps it; false leaves it"
-    reasons = ((type(part).__name__, getattr(part, "uncapturable", "")) for part in task.modules())
+    reasons = ((type(module).__name__, getattr(module, "uncapturable", "")) for module in task.modules())
     first = next(((name, reason) for name, reason in reasons if reason), None)
     if run.capture == "auto" and first:
         return f"steps of {first[0]} cannot be captured: {first[1]}"
@@ -50,12 +50,14 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedul
 
 
 def thread_trial(run: Run, world: World, before: object) -> ThreadTrial:
-    """Return how many of torch's threads a run computes in: what `run.threads` says, what was chosen before the run was
-    resumed (`before`, None for nothing), or a trial.
+    """Return the number of torch's threads in a run: the one of `run.threads`, the one that was chosen before the run
+    was resumed, or a trial of several.
 
-    There is no trial where the number is part of what is compiled, nor with several processes, which share the cores:
-    these keep torch's number. Where the machine or the environment permits fewer threads than were chosen before, the
-    run goes on with fewer.
+    There is no trial with `run.compile`, since compiled code depends on the number, nor with several processes, which
+    share the cores: these keep torch's number. Where the machine or the environment permits fewer threads than were
+    chosen before, the run goes on with fewer.
+
+    before: the number that was chosen before the run was resumed; None if there is none.
     """
     if run.threads != "auto":
         return ThreadTrial((run.threads,))
@@ -68,8 +70,10 @@ def thread_trial(run: Run, world: World, before: object) -> ThreadTrial:
 
 
 def described(device: torch.device, asked: str, chosen: dict[str, str | bool], threads: ThreadTrial) -> str:
-    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly, in 2 threads". `asked`:
-    the precision of the run, which `computed` may have replaced."""
+    """Return one line on where and how a run trains, such as "training on cpu in fp32, eagerly, in 2 threads".
+
+    asked: the precision of the run, which `computed` may have replaced.
+    """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     how = [word for setting, word in (("capture", "captured"), ("compile", "compiled")) if chosen[setting]]
     line = f"training on {name} in {chosen['precision']}, {' and '.join(how) or 'eagerly'}"

@@ -1,4 +1,4 @@
-"""The processes of a run started by torchrun, what they average, and the state of their random number generators."""
+"""The processes of a run started by torchrun: communication, averages, and the state of random number generators."""
 
 import os
 import random
@@ -18,11 +18,11 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.machine import best_device, torch_device
 
 PATIENCE = timedelta(hours=2)
-"""How long processes wait for one that does not answer. The first one may take this long to judge predictions."""
+"""How long processes wait for one that does not answer. The first process may take this long to judge predictions."""
 GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """Parts of gloo's error messages when another process has ended, or does not answer."""
 WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
-"""The environment variables of torchrun, and what they are without it."""
+"""The environment variables of torchrun, and their values without it."""
 
 
 class World(NamedTuple):
@@ -101,8 +101,8 @@ def join(device: str) -> Iterator[World]:
 
 
 def launched() -> tuple[int, int, int]:
-    """What torchrun says of this process: the number of processes, its rank, and its rank on this machine; (1, 0, 0)
-    without torchrun."""
+    """Return what torchrun tells this process: the number of processes, its rank, and its rank on this machine; (1, 0,
+    0) without torchrun."""
     world, rank, here = (int(os.environ.get(name, default)) for name, default in WORLD.items())
     return world, rank, here
 
@@ -113,8 +113,8 @@ def own_device(name: str) -> torch.device:
     Each process of torchrun gets a GPU of its own. Raises UserError if it is not there.
     """
     size, _, local = launched()
-    kind = best_device() if name == "auto" else name
-    device = torch_device(f"cuda:{local}" if size > 1 and kind.startswith("cuda") else kind)
+    wanted = best_device() if name == "auto" else name
+    device = torch_device(f"cuda:{local}" if size > 1 and wanted.startswith("cuda") else wanted)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
@@ -128,12 +128,15 @@ def distribute(task: nn.Module) -> nn.Module:
 
 
 def moving_averages(task: nn.Module, world: World) -> list[Tensor]:
-    """Copies of the buffers that may diverge between processes; none if there is one process."""
+    """Return copies of the buffers that may diverge between processes; none if there is one process."""
     return [buffer.clone() for buffer in task.buffers() if buffer.is_floating_point() and world.size > 1]
 
 
 def average_changes(task: nn.Module, world: World, before: Sequence[Tensor]) -> None:
-    """Let moving averages, which were `before`, change by the mean change over processes, as for the whole batch."""
+    """Change moving averages by their mean change over processes, as for the whole batch.
+
+    before: their values before the step.
+    """
     if not before:
         return
     buffers = [buffer for buffer in task.buffers() if buffer.is_floating_point()]
@@ -154,10 +157,10 @@ def seed_all(seed: int) -> None:
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of the default generators, in types that torch.load reads with weights_only."""
     state: Any = numpy.random.get_state()
-    kind, keys, *rest = state
+    algorithm, keys, *rest = state
     return {
         "python": random.getstate(),
-        "numpy": (kind, keys.tolist(), *(float(item) if isinstance(item, float) else int(item) for item in rest)),
+        "numpy": (algorithm, keys.tolist(), *(float(item) if isinstance(item, float) else int(item) for item in rest)),
         "cpu": torch.get_rng_state(),
         "device": None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device),
     }
@@ -166,8 +169,8 @@ def random_state(device: torch.device) -> dict[str, Any]:
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Restore the state that `random_state` returned."""
     random.setstate(state["python"])
-    kind, keys, *rest = state["numpy"]
-    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    algorithm, keys, *rest = state["numpy"]
+    numpy.random.set_state((algorithm, numpy.array(keys, dtype=numpy.uint32), *rest))
     torch.set_rng_state(state["cpu"])
     if device.type != "cpu" and state["device"] is not None:
         torch.get_device_module(device).set_rng_state(state["device"], device)

@@ -1,6 +1,6 @@
-"""`fit`: train a task on a source until it is done, from scratch or from wherever a run folder stands.
+"""`fit`: train a task on a source until it is done, from scratch or from the last checkpoint of a run folder.
 
-What is decided before the first step stands here; the loop itself is in `training`.
+All decisions before the first step stand here; the loop itself is in `training`.
 """
 
 from collections.abc import Callable, Iterable
@@ -54,12 +54,15 @@ def fit(
 
     Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
     stands, and a finished run returns at once; with more epochs, it goes on. With `data.automatic_batch`, a run that
-    begins finds the size of its batches. `schedule` is called with the optimizer, and gets the number of steps of all
-    epochs as `configuration.schedules` says; it is stepped once per optimiser step. Raises UserError for what the user
-    can mend: settings that changed since the checkpoint, a folder in use, an unknown metric, a loss that is not finite,
-    too little memory for a batch (it names one that fits), a full disk. Ctrl-C and SIGTERM save and then raise
-    KeyboardInterrupt and SystemExit(143); while torch compiles (`run.compile`), at once and without saving. While it
-    trains, the process has the number of threads of the run.
+    begins finds the size of its batches. While it trains, the process has the number of threads of the run.
+
+    Raises UserError for mistakes that the user can mend: settings that changed since the checkpoint, a folder in use,
+    an unknown metric, a loss that is not finite, too little memory for a batch (it names a size that fits), a full
+    disk. Ctrl-C and SIGTERM save and then raise KeyboardInterrupt and SystemExit(143); while torch compiles
+    (`run.compile`), at once and without saving.
+
+    schedule: is called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules`
+        says; it is stepped once per optimiser step.
     """
     check_watchers(run)
     keep_freed_memory()
@@ -144,7 +147,7 @@ def batch_size(model: Task, data: Source, world: World, run: Run) -> int:
 
 
 def nothing_left(folder: Path, data: Source, run: Run) -> bool:
-    """Whether training is finished and all outputs of the run are written."""
+    """Return whether training is finished and all outputs of the run are written."""
     position = checkpoint.peek(folder)
     if position is None:
         return False
@@ -159,7 +162,7 @@ def nothing_left(folder: Path, data: Source, run: Run) -> bool:
 
 def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
     """Build the task on its device and prepare its data. Weights come from the checkpoint, from `run.start_from`, or
-    from `Task.initialise`; words or classes of a run that goes on are those with which it began."""
+    from `Task.initialise`. A run that goes on keeps the words or classes with which it began."""
     if not fresh:
         restore_start(data, run)
     if fresh and run.start_from is not None:
@@ -187,15 +190,15 @@ def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, 
 
 
 def check_settings(folder: Path, data: Source, position: Position, run: Run) -> None:
-    """Raise UserError if settings have changed under which the run in `folder` was started."""
+    """Raise UserError if settings have changed since the run in `folder` was started."""
     free = ("accumulate",) if same_steps(data, position, run) else ()
     keep_to(folder, position.plan, position.plan | settings(run), free=free)
 
 
 def settings(run: Run) -> dict:
-    """The settings that may not change when a run is resumed.
+    """Return the settings that may not change when a run is resumed.
 
-    With `precision: auto`, a run keeps what was chosen when it began, also on another device (where
+    With `precision: auto`, a run keeps the precision that was chosen when it began, also on another device (where
     `computed` may replace bf16).
     """
     precision = {} if run.precision == "auto" else {"precision": run.precision}

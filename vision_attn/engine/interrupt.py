@@ -12,12 +12,13 @@ from vision_attn.system.console import say
 
 class Interrupt:
     """Within this context, the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once. While
-    torch compiles, the first one ends the run at once (see `compiling.Compiling`)."""
+    torch compiles, the first signal ends the run at once (see `compiling.Compiling`)."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.at_once: Callable[[int], None] | None = None
-        """Called with the number of a signal, in place of waiting for the end of the step. Raises."""
+        """A function that is called with the number of a signal, in place of waiting for the end of the step. It
+        raises."""
         self.before: dict = {}
 
     @property

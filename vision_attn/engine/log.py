@@ -1,4 +1,4 @@
-"""Logging of training and validation to metrics.jsonl and, optionally, to where a run can be watched."""
+"""`Log`: the scalars of training and validation in metrics.jsonl and, if asked for, in W&B or TensorBoard."""
 
 import json
 import os
@@ -27,16 +27,18 @@ class Log:
     Each line of metrics.jsonl is one JSON object. Training lines hold `step`, `epoch`, the means of the task's scalars
     since the previous line, `gradient` (its norm before clipping), `learning_rate`, `items_per_second`, `waits` (the
     share of the time for which steps waited for data), `seconds` since training started or resumed and, on a CPU,
-    `threads` once they are chosen; validation lines hold `step`, `epoch` and
-    the metrics as `val/NAME`.
+    `threads` once their number is chosen. Validation lines hold `step`, `epoch` and the metrics as `val/NAME`.
     """
 
     def __init__(self, folder: Path, world: World, run: Run, start: int, *, step: int = 0) -> None:
-        """start: the bytes of metrics.jsonl that stay; step: the step from which the run goes on."""
+        """
+        start: the number of bytes of metrics.jsonl that stay.
+        step: the step from which the run goes on.
+        """
         self.world = world
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
-        """In how many steps there was each: a task may return some of its scalars in some steps alone."""
+        """The number of steps with each scalar: a task may return some of its scalars in some steps alone."""
         self.items, self.waited = 0, 0.0
         self.started = self.since = time.monotonic()
         watched = replace(run, wandb=run.wandb and world.is_main, tensorboard=run.tensorboard and world.is_main)
@@ -44,8 +46,11 @@ class Log:
         self.file = _open(folder / "metrics.jsonl", start) if world.is_main else None
 
     def add(self, scalars: dict[str, Tensor], items: int, waited: float = 0.0) -> None:
-        """Add the scalars of one step over `items` items, which waited for data for this number of seconds. Keeps none
-        of these tensors: a step may overwrite them."""
+        """Add the scalars of one step. Keeps none of these tensors: the next step may overwrite them.
+
+        items: the number of items of the step.
+        waited: the seconds for which the step waited for data.
+        """
         known = [name for name in scalars if name in self.sums]
         if known:  # all in three kernels
             before, more = (torch.stack([values[name] for name in known]) for values in (self.sums, scalars))
@@ -83,7 +88,7 @@ class Log:
         self.watchers.call("numbers", numbers, line["step"])
 
     def pictures(self, paths: Sequence[Path], *, step: int) -> None:
-        """Send pictures and pages to where the run is watched."""
+        """Send pictures and pages to the services that watch the run."""
         self.watchers.call("pictures", paths, step)
 
     def flushed(self) -> int:
@@ -113,8 +118,8 @@ class Log:
 
 
 def _open(path: Path, start: int) -> BinaryIO:
-    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. Says so if it has
-    fewer: somebody has changed it, and training goes on."""
+    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. Prints a line if it
+    has fewer, because somebody has changed it; training goes on."""
     check_replaced(path)
     with _writing(path):
         file = open(path, "ab")  # noqa: SIM115
@@ -128,7 +133,7 @@ def _open(path: Path, start: int) -> BinaryIO:
 
 @contextmanager
 def _writing(path: str | Path) -> Iterator[None]:
-    """Within this context, an OSError is a UserError that names the file."""
+    """Within this context, an OSError becomes a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -136,7 +141,8 @@ def _writing(path: str | Path) -> Iterator[None]:
 
 
 def _means(processes: Sequence[dict[str, tuple[float, int]]]) -> dict[str, float]:
-    """The mean of each scalar, of its sum and its number of steps in each process; a scalar may be missing in some."""
+    """Return the mean of each scalar, given its sum and its number of steps in each process. A scalar may be missing in
+    some processes."""
     means = {}
     for name in dict.fromkeys(name for process in processes for name in process):
         totals, steps = zip(*(process[name] for process in processes if name in process), strict=True)

@@ -18,9 +18,9 @@ def with_rates(
     parameters: Sequence[nn.Parameter],
     rates: Sequence[tuple[nn.Module, float]],
 ) -> Optimizer:
-    """Build an optimizer in which the parameters of each part in `rates` have their own learning rate: that of the
+    """Build an optimizer in which the parameters of each module in `rates` have their own learning rate: that of the
     others times the factor."""
-    factors = {parameter: factor for part, factor in rates if factor != 1 for parameter in part.parameters()}
+    factors = {parameter: factor for module, factor in rates if factor != 1 for parameter in module.parameters()}
     if not any(parameter in factors for parameter in parameters):
         return optimizer(list(parameters))
     groups: dict[float, list[nn.Parameter]] = {1.0: []}
@@ -33,10 +33,10 @@ def with_rates(
     return built
 
 
-def fused(optimizer: Optimizer) -> Optimizer:
+def with_fused_kernels(optimizer: Optimizer) -> Optimizer:
     """Use torch's fused kernels for Adam, AdamW and SGD unless the user has chosen otherwise. Same result, faster."""
-    parts = [part for group in optimizer.param_groups for part in group["params"]]
-    able = all(part.device.type in ("cpu", "cuda") and part.is_floating_point() for part in parts)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    able = all(parameter.device.type in ("cpu", "cuda") and parameter.is_floating_point() for parameter in parameters)
     chosen = any(optimizer.defaults.get(name) for name in ("foreach", "capturable", "differentiable"))
     if type(optimizer) in (Adam, AdamW, SGD) and able and not chosen and optimizer.defaults["fused"] is None:
         for group in optimizer.param_groups:
@@ -45,7 +45,7 @@ def fused(optimizer: Optimizer) -> Optimizer:
 
 
 LONGER = 10
-"""How many times as long as its warmup a run should be."""
+"""The length that a run should have, in multiples of its warmup."""
 
 
 def warm(
@@ -58,8 +58,9 @@ def warm(
 ) -> LRScheduler | None:
     """Schedule the learning rate over `total` steps: `warmup` steps of linear warmup, then `schedule` for the rest.
 
-    epochs: in which the steps are taken, for messages. Raises UserError if there are too few steps, or for a schedule
-    that does not follow steps.
+    Raises UserError if there are too few steps, or for a schedule that does not follow steps.
+
+    epochs: the number of epochs of these steps, for messages.
     """
     if warmup >= total:
         enough = -(-LONGER * warmup * epochs // total)
@@ -90,15 +91,16 @@ def changes_momentum(schedule: LRScheduler | None) -> bool:
     """Return whether a schedule, or one of a sequence, also changes the momentum, as OneCycleLR does by default."""
 
     def changes(state: dict[str, Any]) -> bool:
-        parts = [part for value in state.values() if isinstance(value, list) for part in value]  # of a sequence
-        return bool(state.get("cycle_momentum")) or any(changes(part) for part in parts if isinstance(part, dict))
+        lists = (value for value in state.values() if isinstance(value, list))
+        members = [member for value in lists for member in value if isinstance(member, dict)]  # of a sequence
+        return bool(state.get("cycle_momentum")) or any(map(changes, members))
 
     return schedule is not None and changes(schedule.state_dict())
 
 
 def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:
-    """Hold the optimizer's step counts on the device if `captured`. Loading a state
-    overwrites this with the choice of the saved run, so call it after loading too."""
+    """Hold the optimizer's step counts on the device if `captured`. Loading a state overwrites this with the choice of
+    the saved run, so call it after loading too."""
     for group in optimizer.param_groups:
         if "capturable" in optimizer.defaults:
             group["capturable"] = bool(captured and group["params"][0].is_cuda) or optimizer.defaults["capturable"]

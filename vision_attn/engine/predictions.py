@@ -30,19 +30,18 @@ def predictions(
     asked: Callable[[], bool] = lambda: False,
     within: AbstractContextManager = NOTHING,
 ) -> Iterator[Any]:
-    """Predict the batches of this process. The first process yields the predictions of all, in the order of the split;
-    the others must iterate too, and get none.
+    """Predict the batches of this process. The first process yields the predictions of all processes, in the order of
+    the split; the others must iterate too, and get none.
 
-    What a prediction samples depends on `seed` and on the number of its batch alone, so that any number of processes
+    The samples of a prediction depend on `seed` and on the number of its batch alone, so that any number of processes
     gives the same. The random state is that of the last prediction afterwards. Raises `DoesNotFit` where memory is
     short for a batch.
 
-    Args:
-        what: the name of the progress bar.
-        full: see `Task.predict`.
-        sizes: the number of images of each batch of this process is appended to it.
-        asked: whether this process was asked to stop; then all processes raise Stopped before their next batch.
-        within: a context for each batch, which can be entered again.
+    what: the name of the progress bar.
+    full: see `Task.predict`.
+    sizes: a list to which the number of images of each batch of this process is appended.
+    asked: returns whether this process was asked to stop; then all processes raise Stopped before their next batch.
+    within: a context for each batch, which can be entered again.
     """
     number, arranged = world.rank, dict[Any, Any]()  # weights that all batches share
     batches = iter(progress(batches, what=what, unit="batch") if world.is_main else batches)
@@ -74,11 +73,11 @@ def predictions(
             number += world.size
             if world.size > 1:
                 prediction = on_device(prediction, torch.device("cpu"))
-        yield from (each for each in world.gather_to_main(prediction) if each is not None)
+        yield from (other for other in world.gather_to_main(prediction) if other is not None)
 
 
 def _can_predict(task: Task, batch: Batch, device: torch.device, full: bool, number: int) -> bool:
-    """Whether there is enough memory to predict the first `number` images of a batch."""
+    """Return whether there is enough memory to predict the first `number` images of a batch."""
     release(device)
     try:
         task.predict(on_device(few(batch, number), device), full=full)
@@ -90,4 +89,4 @@ def _can_predict(task: Task, batch: Batch, device: torch.device, full: bool, num
 
 
 class Stopped(Exception):
-    """A process was asked to stop."""
+    """Raised when a process was asked to stop."""

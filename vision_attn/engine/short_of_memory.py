@@ -1,4 +1,5 @@
-"""What is said where memory is short: the batch that fits, and the keys that choose it."""
+"""The errors that end a run or an evaluation for lack of memory: they name a batch that fits, and the keys that choose
+it."""
 
 from pathlib import Path
 
@@ -12,10 +13,11 @@ PAGE = "docs/out_of_memory.md says what else to do"
 
 
 def in_training(training: Training, short: str | DoesNotFit) -> UserError:
-    """Return the error that ends a run for which memory is short. short: the reason, of a step, or what validation
-    found of its batch.
+    """Return the error that ends a run for which memory is short.
 
     Call it when nothing refers to the tensors of the step any more: it tries smaller batches.
+
+    short: the reason in words if a step failed, or the error of validation.
     """
     data, run, world = training.data, training.run, training.world
     if isinstance(short, DoesNotFit):
@@ -49,17 +51,17 @@ def _trial(training: Training) -> Trial:
 
 
 def _keys(data: Source, fits: int, accumulate: int, *, validation: bool) -> str:
-    """The options with which batches have at most `fits` images."""
+    """Return the options with which batches have at most `fits` images."""
     if validation and hasattr(data, "evaluation_batch_size"):
         return f"--data.evaluation_batch_size={fits}"
     whole = data.batch_size or fits
-    part = max((part for part in range(1, min(fits, whole) + 1) if whole % part == 0), default=1)
-    options = f"--data.batch_size={part} --run.accumulate={accumulate * whole // part}"
+    size = max((size for size in range(1, min(fits, whole) + 1) if whole % size == 0), default=1)
+    options = f"--data.batch_size={size} --run.accumulate={accumulate * whole // size}"
     return f"{options}, which make the same steps in smaller parts"
 
 
 def _told(where: str, size: int, fits: int, reason: str, way: str, *, tried: bool = True) -> str:
     if not fits:
         return f"out of memory in {where} ({reason}), and not even a batch of one image fits: {PAGE}"
-    found = f"{fits} {'fit' if tried else 'may fit'}"
-    return f"out of memory in {where}, with {size} images in a batch ({reason}): {found}. {way}; {PAGE}"
+    fitting = f"{fits} {'fit' if tried else 'may fit'}"
+    return f"out of memory in {where}, with {size} images in a batch ({reason}): {fitting}. {way}; {PAGE}"

@@ -22,7 +22,7 @@ from vision_attn.engine.compiling import Compiling, clear_of_compiler_errors, qu
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World, average_changes, distribute, moving_averages
 from vision_attn.engine.interrupt import Interrupt
-from vision_attn.engine.optimizers import Rates, fused, make_capturable, warm, with_rates
+from vision_attn.engine.optimizers import Rates, make_capturable, warm, with_fused_kernels, with_rates
 from vision_attn.engine.timing.profile import Profile
 from vision_attn.system.console import few, printable, say
 from vision_attn.system.errors import UserError
@@ -30,7 +30,8 @@ from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALLEST_SCALE = 2.0**-16
-"""Of the loss with fp16. The scale is halved after each step whose gradients are not finite, which is left out."""
+"""The smallest scale of the loss with fp16. The scale is halved after each step whose gradients are not finite, and
+that step is left out."""
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -60,7 +61,7 @@ class Step:
         self.parameters = [parameter for parameter in task.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise UserError("the task has no weights to train: every one of its parameters is frozen")
-        self.optimizer = fused(with_rates(optimizer, self.parameters, task.rates()))
+        self.optimizer = with_fused_kernels(with_rates(optimizer, self.parameters, task.rates()))
         self.start_schedule = partial(warm, schedule=schedule, warmup=run.warmup, total=total, epochs=run.epochs)
         self.schedule = self.start_schedule(self.optimizer)
         if run.precision == "fp16":  # The scaler skips the first steps while it searches for its scale.
@@ -87,14 +88,15 @@ class Step:
         self.ids: dict[int, list] = {}
         """The image ids of each step since the last `check`."""
         self.items = 0
-        """The items of the current step."""
+        """The number of items in the current step."""
         self.shapes: tuple = ()
-        """Those of the batches of the current step."""
+        """The shapes of the batches of the current step."""
         self.terms: dict[str, Tensor] = {}
         """The scalars of the task in the latest step, which a message names if they are not finite."""
 
     def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
-        """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the items.
+        """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the number of
+        items.
 
         The next step may overwrite the scalars.
         """
@@ -110,7 +112,7 @@ class Step:
 
     @property
     def prepared(self) -> bool:
-        """Whether the latest step prepared others, by compiling or capturing, and so took longer than these will."""
+        """Whether the latest step compiled or captured for later steps, and so took longer than they will."""
         compiled = self.compiling is not None and self.compiling.lately()
         return compiled or (isinstance(self.work, Captured) and self.work.prepared)
 
@@ -139,7 +141,7 @@ class Step:
             raise UserError("the data source yielded fewer training batches than its length")
 
     def compute(self, batches: Iterable[Batch], number: int) -> dict[str, Tensor]:
-        """Do all work of a step that happens on the device. What changes from step to step it reads from tensors."""
+        """Do all work of a step that happens on the device. Numbers that change from step to step come from tensors."""
         totals: dict[str, Tensor] = {}
         before = moving_averages(self.task, self.world)
         try:
@@ -237,9 +239,11 @@ class Step:
         """
         steps = zip(first_steps, ("loss", "gradient"), strict=True)
         mine = [(step, what, self.ids.get(step, [])) for step, what in steps if step >= 0]
-        everywhere = [one for part in self.world.gather(mine) for one in part]
-        step, what, ids = min(everywhere, key=lambda one: (one[0], one[1] != "loss"))  # The loss is the cause.
-        images = few([printable(str(one)) for one in ids], 8)
+        troubles = [trouble for process in self.world.gather(mine) for trouble in process]
+        step, what, ids = min(
+            troubles, key=lambda trouble: (trouble[0], trouble[1] != "loss")
+        )  # The loss is the cause.
+        images = few([printable(str(image)) for image in ids], 8)
         terms = [name for name, value in self.terms.items() if name != "loss" and not value.isfinite().all()]
         batch = f"; ids of its batch: {images}" if images else ""
         batch += f"; in the latest step also: {', '.join(terms)}" if terms else ""
@@ -271,7 +275,7 @@ class Step:
 
     def restart_schedule(self, done: int) -> tuple[float, float]:
         """Start the schedule again, over the steps of this run, and take it to step `done`, in place of the state that
-        was loaded. Returns the learning rate before and after, that of the first group."""
+        was loaded. Returns the learning rate of the first group before and after."""
         groups = self.optimizer.param_groups
         old = groups[0]["lr"]
         for group in groups:

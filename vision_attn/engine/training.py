@@ -25,7 +25,7 @@ from vision_attn.engine.predictions import Stopped, predictions
 from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.run_folder.best import best_metrics, better, save_best, without_best
 from vision_attn.engine.run_folder.checkpoint import Position
-from vision_attn.engine.run_folder.validated import known_metrics, validation_key
+from vision_attn.engine.run_folder.known_metrics import known_metrics, validation_key
 from vision_attn.engine.step import Step
 from vision_attn.engine.timing.start import START
 from vision_attn.system.console import leave_out, progress, reason_of, say, unit_of
@@ -42,7 +42,8 @@ def trained(position: Position, run: Run) -> bool:
 
 @dataclass
 class Training:
-    """The state of a run in progress. Every process has one; only the first judges predictions, writes and logs."""
+    """The state and the loop of a run in progress. Every process has one; only the first judges predictions, writes and
+    logs."""
 
     run: Run
     folder: Path
@@ -56,12 +57,12 @@ class Training:
     interrupt: Interrupt
     threads: ThreadTrial
     regrouped: bool = False
-    """Whether batches have another size than before the run was resumed."""
+    """Whether the size of batches has changed since the run began."""
     saved: float = 0.0
 
     def start(self) -> None:
         """Resume from the checkpoint, or validate before the first step: on one batch, or, if the run starts from the
-        weights of another, on all, so that best/ holds these until training has improved them."""
+        weights of another run, on all batches, so that best/ holds these weights until training has improved them."""
         run, position, world = self.run, self.position, self.world
         seed_all(run.seed + world.rank)  # From here on each process samples independently.
         if position.step:
@@ -107,7 +108,7 @@ class Training:
 
     def stretch(self) -> None:
         """Let the schedule of a run that goes on span `run.epochs`, if it began with another number of epochs, or with
-        batches of another size, of which an epoch may have a step more."""
+        batches of another size, which may add a step to an epoch."""
         before, run = self.position.plan.get("epochs"), self.run
         same = before == run.epochs
         if before is None or (same and not self.regrouped) or trained(self.position, run):
@@ -176,7 +177,7 @@ class Training:
 
     def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
         """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its
-        batches. What it takes longer than later steps will is left out of the estimate of the progress bar."""
+        batches. The progress bar's estimate leaves out the time by which it is slower than later steps will be."""
         began, trial = time.monotonic(), self.threads
         if trial.chosen is not None:
             self.step.profile.begin(self.position.step)
@@ -195,7 +196,7 @@ class Training:
         return done
 
     def stream(self) -> Iterator[Batch]:
-        """Return the remaining batches of this epoch. What a source samples depends on seed and epoch alone."""
+        """Return the remaining batches of this epoch. The samples of a source depend on seed and epoch alone."""
         run, world, position = self.run, self.world, self.position
         with forked_random(run.seed + position.epoch, world.device):
             batches = iter(
@@ -205,8 +206,8 @@ class Training:
         return chain(first, batches)
 
     def save(self) -> None:
-        """Write last/, and return the memory that steps have freed. Raises UserError if a step since the last one was
-        not finite."""
+        """Write last/, and return the memory that steps have freed. Raises UserError if the loss or gradient of a step
+        since the last checkpoint was not finite."""
         self.step.check()
         random, log = (self.world.gather(state) for state in (random_state(self.world.device), self.log.state_dict()))
         self.position.logged = self.log.flushed()
@@ -217,7 +218,7 @@ class Training:
         self.saved = time.monotonic()
 
     def validation(self) -> Iterable[Batch]:
-        """The batches that this process predicts."""
+        """Return the batches that this process predicts."""
         return self.data.split("val", rank=self.world.rank, world=self.world.size)
 
     def evaluate(self, batches: Iterable[Batch], world: World) -> dict[str, float]:
@@ -246,8 +247,8 @@ class Training:
         return metrics
 
     def validate(self, epoch: int, known: dict[str, float] | None = None) -> dict[str, float]:
-        """Validate after this epoch, unless the metrics are known; the first process writes the weights to best/ if
-        they are the best yet. Returns the metrics in every process."""
+        """Validate after this epoch, unless the metrics are known. The first process writes the weights to best/ if
+        they are the best so far. Returns the metrics in every process."""
         run, position, world = self.run, self.position, self.world
         with self.kept_weights():
             metrics = known or self.evaluate(self.validation(), world)
@@ -266,15 +267,15 @@ class Training:
 
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
-        """Within this context, the task holds the weights to validate and keep: the averaged ones if `run.average`, and
-        what lies between these and the start if `run.start_share`."""
+        """Within this context, the task holds the weights to validate and keep: averaged if `run.average`, and
+        interpolated with the weights of the start if `run.start_share`."""
         with ExitStack() as held:
             for weights in filter(None, (self.step.average, self.step.between)):
                 held.enter_context(weights.in_place())
             yield
 
     def finish(self) -> dict[str, float]:
-        """Write the final outputs, best/ (if validation has not) and the pictures. Returns the best metrics."""
+        """Write the final outputs: best/, if validation has not, and the pictures. Returns the best metrics."""
         run, world = self.run, self.world
         self.step.profile.end()
         if world.is_main:

@@ -1,4 +1,4 @@
-"""Where a run can be watched beside metrics.jsonl: Weights & Biases and TensorBoard."""
+"""The services in which a run can be watched, in addition to metrics.jsonl: Weights & Biases and TensorBoard."""
 
 import os
 import re
@@ -20,11 +20,13 @@ from vision_attn.system.files import replacing
 
 
 class Watchers:
-    """The services that get the lines and pictures of a run. One that fails is left out from then on, and a line says
-    so: it does not stop training."""
+    """The services that get the lines and pictures of a run. A service that fails does not stop training: it is left
+    out from then on, and a line says so."""
 
     def __init__(self, folder: Path, run: Run, *, step: int | None) -> None:
-        """step: the step from which the run in `folder` goes on; None for a new run."""
+        """
+        step: the step from which the run in `folder` goes on; None for a new run.
+        """
         wanted = {
             "wandb": (run.wandb, lambda: WandB(folder)),
             "tensorboard": (run.tensorboard, lambda: Board(folder, step)),
@@ -48,7 +50,7 @@ class Watchers:
 
 
 def check_watchers(run: Run) -> None:
-    """Raise UserError if a package that the run is watched with is missing."""
+    """Raise UserError if the package of a service that should watch the run is missing."""
     if run.tensorboard and not find_spec("tensorboard"):
         raise UserError("run.tensorboard needs the package tensorboard: pip install 'vision-attn[tensorboard]'")
 
@@ -57,7 +59,7 @@ class WandB:
     """A run of Weights & Biases, begun or resumed."""
 
     def __init__(self, folder: Path) -> None:
-        """Start with the config of the folder; project, name and id are those of the environment where that sets them.
+        """Start with the config of the folder. Project, name and id come from the environment where it sets them.
 
         Without an account, or where the service cannot be reached, the run is logged offline, and a line says how to
         send it. wandb asks for an account itself where there is a terminal. With --quiet it prints nothing, unless
@@ -105,7 +107,7 @@ class Board:
     def __init__(self, folder: Path, step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a killed run logged after its checkpoint is logged again.
+        # Lines that a killed run logged after its checkpoint are logged again.
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=0 if step is None else step + 1)
         lines = (f"    {key}: {value}" for key, value in flat(_config(folder)).items())
         self.writer.add_text("config", "\n".join(lines), step or 0)
@@ -117,7 +119,7 @@ class Board:
         self.writer.flush()
 
     def pictures(self, paths: Sequence[Path], step: int) -> None:
-        """Log pictures, and their descriptions, such as captions; of animations the first frame."""
+        """Log pictures, and their descriptions, such as captions. An animation is logged by its first frame."""
         for path in _drawn(paths):
             with Image.open(path) as file:
                 self.writer.add_image(path.stem, np.asarray(file.convert("RGB")), step, dataformats="HWC")
@@ -138,7 +140,7 @@ def _drawn(paths: Sequence[Path]) -> list[Path]:
 
 
 def _description(path: Path) -> str | None:
-    """The text that a picture holds, such as a caption."""
+    """Return the text that a picture file holds, such as a caption."""
     with Image.open(path) as file:
         return file.info.get("Description")
 

@@ -1,1 +1,1 @@
-"""Maps of models that were built elsewhere: recording attention, relevance, rollout, Grad-CAM."""
+"""Explain models of any library with maps: recorded attention, relevance, rollout, Grad-CAM."""

@@ -1,4 +1,4 @@
-"""The mode of torch that sees the operations of a model's attention, and the maps that it keeps."""
+"""`Recorder`, a mode of torch that sees every operation of a model and keeps the maps of its attention."""
 
 import re
 import threading
@@ -28,54 +28,55 @@ HANDLERS = {
     **dict.fromkeys(("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "contiguous"), "passed"),
     **dict.fromkeys(("matmul", "__matmul__", "bmm", "einsum"), "product"),
 }
-"""The method of `Recorder` that sees a function of torch."""
+"""The name of each function of torch, with the method of `Recorder` that handles it."""
 
 
-class Attention:
-    """One attention of one call of a module."""
+class RecordedAttention:
+    """The attention that a module computed in one call."""
 
     def __init__(self, name: str, call: int, maps: Tensor, queries: tuple[int, ...], num_queries: int) -> None:
         self.name = name
         """The module, as in `model.named_modules()`."""
         self.call = call
-        """How many attentions the module computed before, such as those of the words generated before."""
+        """The number of attentions that the module computed before, such as those of the words generated before."""
         self.maps: Float[Tensor, "B K Q N"] = maps
         """The weight of each of N keys for each of the recorded queries, by head, in float32 or wider. A row sums to 1,
         or is 0 where everything is masked. Without dropout and without gradient."""
         self.queries = queries
-        """Which of the module's queries the rows belong to, counted from 0 in this call."""
+        """The queries that the rows of `maps` belong to, counted from 0 in this call."""
         self.num_queries = num_queries
-        """How many queries the call had."""
+        """The number of queries in the call."""
         self.gradient: Float[Tensor, "B K Q N"] | None = None
         """The gradient of `maps`, after `backward`, where gradients are recorded."""
 
     def __repr__(self) -> str:
-        return f"Attention({self.name!r}, call={self.call}, maps={tuple(self.maps.shape)})"
+        return f"RecordedAttention({self.name!r}, call={self.call}, maps={tuple(self.maps.shape)})"
 
 
-class Record(list[Attention]):
-    """All recorded attentions, in the order of their computation. A name as index gives those of one module."""
+class AttentionRecord(list[RecordedAttention]):
+    """All recorded attentions, in the order of their computation. Indexed with a name, it returns the list of one
+    module's attentions."""
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return super().__getitem__(key)
-        if found := [one for one in self if one.name == key]:
-            return found
+        if attentions := [attention for attention in self if attention.name == key]:
+            return attentions
         raise KeyError(f"no attention of {key!r} was recorded; recorded: {', '.join(self.names) or 'nothing'}")
 
     @property
     def names(self) -> list[str]:
         """The modules that computed attention, in the order of their first call."""
-        return list(dict.fromkeys(one.name for one in self))
+        return list(dict.fromkeys(attention.name for attention in self))
 
 
 class Recorder(TorchFunctionMode):
-    """Sees every operation of torch, whatever name it was imported by."""
+    """Record attention by watching every operation of torch, under whatever name it was imported."""
 
     def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool, mean: bool = False) -> None:
         super().__init__()
         self.queries, self.layers, self.gradients, self.mean = queries, layers, gradients, mean
-        self.record, self.thread = Record(), threading.get_ident()
+        self.record, self.thread = AttentionRecord(), threading.get_ident()
         self.running: list[tuple[str, nn.Module]] = []
 
     def enter(self, name: str, module: nn.Module, _: tuple) -> None:
@@ -103,29 +104,30 @@ class Recorder(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> Tensor:
-        """F.scaled_dot_product_attention: its maps are computed again, for the rows asked for."""
+        """Handle F.scaled_dot_product_attention: compute its maps again, for the rows asked for."""
         output = func(query, key, value, attn_mask, dropout_p, is_causal, **options)
         attn_mask = _plain(attn_mask, query.device)
         packed = _packed(query, key, self.running[-1][1])
 
         def heads(tensor: Tensor) -> Tensor:
-            """(B, K, Q, E), also of a single query that transformers spread over the axis of queries."""
+            """Reshape to (B, K, Q, E), also a single query that transformers spread over the axis of queries."""
             tensor = four_axes(tensor)
             return tensor.flatten(1, 2)[:, :, None] if packed else tensor
 
         if attn_mask is not None:
             attn_mask = heads(attn_mask.expand(*query.shape[:-1], key.shape[-2]))
-        rows = self.rows(1 if packed else query.shape[-2])
+        queries = self.wanted_queries(1 if packed else query.shape[-2])
         with torch.no_grad():
             scale = options.get("scale")
-            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, rows)
-        self.keep(maps, rows, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
-            heads(slope)[:, :, rows], four_axes(value)
+            maps = attention_weights(heads(query), four_axes(key), attn_mask, is_causal, scale, queries)
+        self.keep(maps, queries, 1 if packed else query.shape[-2], output, lambda slope: grouped_product(
+            heads(slope)[:, :, queries], four_axes(value)
         ))  # fmt: skip
         return output
 
     def multi_head(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """F.multi_head_attention_forward, within which no mode is active: its parts are replaced while it runs."""
+        """Handle F.multi_head_attention_forward. No mode is active within it, so the functions that it calls are
+        replaced while it runs."""
         mine, num_heads = threading.get_ident(), args[4] if len(args) > 4 else kwargs["num_heads"]
         fused, softmax = F.scaled_dot_product_attention, F.softmax
 
@@ -135,7 +137,7 @@ class Recorder(TorchFunctionMode):
         def replaced_softmax(*args: Any, **kwargs: Any) -> Tensor:
             output = softmax(*args, **kwargs)
             if threading.get_ident() == mine:
-                self.found(output, output.unflatten(0, (-1, num_heads)))
+                self.keep_computed(output, output.unflatten(0, (-1, num_heads)))
             return output
 
         F.scaled_dot_product_attention, F.softmax = replaced_fused, replaced_softmax
@@ -145,25 +147,29 @@ class Recorder(TorchFunctionMode):
             F.scaled_dot_product_attention, F.softmax = fused, softmax
 
     def native(self, func: Callable, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Any:
-        """The fast path of nn.MultiheadAttention, which has no gradient: queries and keys are computed again."""
+        """Handle the fast path of nn.MultiheadAttention, which has no gradient: compute queries and keys again."""
         output = func(query, key, value, *args)
         _, num_heads, weight, bias, _, _, mask, *_ = args
         biases = (None, None) if bias is None else bias.chunk(3)[:2]
         query, key = (
-            F.linear(part, matrix, shift).unflatten(-1, (num_heads, -1)).transpose(1, 2)
-            for part, matrix, shift in zip((query, key), weight.chunk(3)[:2], biases, strict=True)
+            F.linear(tensor, matrix, shift).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+            for tensor, matrix, shift in zip((query, key), weight.chunk(3)[:2], biases, strict=True)
         )
         if mask is not None:
             mask = mask if mask.dim() == 4 else mask[:, None, None]  # of keys alone
             mask = (mask == 0).expand(*query.shape[:-1], key.shape[-2])
-        rows = self.rows(query.shape[-2])
+        queries = self.wanted_queries(query.shape[-2])
         self.keep(
-            attention_weights(query, key, mask, False, None, rows), rows, query.shape[-2], output[0], at_least_float32
+            attention_weights(query, key, mask, False, None, queries),
+            queries,
+            query.shape[-2],
+            output[0],
+            at_least_float32,
         )
         return output
 
     def softmax(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """A softmax over the last axis may turn out to be attention: it is marked."""
+        """Mark the result of a softmax over the last axis: it may turn out to be attention."""
         output = func(*args, **kwargs)
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if output.dim() >= 3 and dim in (-1, output.dim() - 1):
@@ -171,7 +177,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def passed(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """A marked tensor stays marked after dropout and changes of type."""
+        """Keep the mark of a tensor through dropout and changes of type."""
         output = func(*args, **kwargs)
         origin = _origin(args[0] if args else None)
         if origin is not None and isinstance(output, Tensor) and output is not origin:
@@ -179,7 +185,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def product(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """A marked softmax that is multiplied with something is attention."""
+        """Record a marked softmax that is multiplied with something: it is attention."""
         if not args:  # named: the left one comes first in the signature of each
             left = next((kwargs[name] for name in ("input", "self") if name in kwargs), None)
             operands = (left,)
@@ -187,17 +193,19 @@ class Recorder(TorchFunctionMode):
             operands = args[1:] if isinstance(args[0], str) else args[:1]  # of einsum; of the others, the left one
         for operand in operands[0] if operands and isinstance(operands[0], list | tuple) else operands:
             if (origin := _origin(operand)) is not None:
-                self.found(origin, four_axes(origin))
+                self.keep_computed(origin, four_axes(origin))
         return func(*args, **kwargs)
 
-    def found(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
-        """Keep rows of a map that the model computed itself."""
-        rows, shape = self.rows(maps.shape[-2]), maps.shape
-        kept = at_least_float32(maps.detach()[:, :, rows])
-        self.keep(kept, rows, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, rows]))
+    def keep_computed(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
+        """Keep the rows asked for of a map that the model computed itself."""
+        queries, shape = self.wanted_queries(maps.shape[-2]), maps.shape
+        kept = at_least_float32(maps.detach()[:, :, queries])
+        self.keep(
+            kept, queries, shape[-2], weights, lambda slope: at_least_float32(slope.reshape(shape)[:, :, queries])
+        )
 
-    def rows(self, num_queries: int) -> list[int]:
-        """The indices of the queries to keep."""
+    def wanted_queries(self, num_queries: int) -> list[int]:
+        """Return the indices of the queries to keep."""
         if self.queries == "all":
             return list(range(num_queries))
         wanted = [self.queries] if isinstance(self.queries, int) else list(self.queries)
@@ -210,23 +218,27 @@ class Recorder(TorchFunctionMode):
         return [query % num_queries for query in wanted]
 
     def keep(
-        self, maps: Tensor, rows: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
+        self, maps: Tensor, queries: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
     ) -> None:
-        """Add to the record, with the gradient where it is wanted: `slope` of the gradient of `output`."""
+        """Add an attention to the record. Where gradients are recorded, its gradient is `slope` of the gradient of
+        `output`."""
         name, maps = self.running[-1][0], maps.mean(dim=1, keepdim=True) if self.mean else maps
-        one = Attention(name, sum(other.name == name for other in self.record), maps, tuple(rows), num_queries)
-        self.record.append(one)
+        attention = RecordedAttention(
+            name, sum(other.name == name for other in self.record), maps, tuple(queries), num_queries
+        )
+        self.record.append(attention)
         if self.gradients and output.requires_grad:
 
             def store(gradient: Tensor) -> None:
                 with torch.no_grad():
-                    one.gradient = slope(gradient)
+                    attention.gradient = slope(gradient)
 
             output.register_hook(store)
 
 
 def _plain(mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """The mask that a `torch.nn.attention.bias.CausalBias`, which holds no numbers, stands for; others as they are."""
+    """Return the mask that a `torch.nn.attention.bias.CausalBias` stands for, which holds no numbers; other masks are
+    unchanged."""
     if type(mask) in (Tensor, type(None), nn.Parameter):
         return mask
     from torch.nn.attention.bias import CausalBias, CausalVariant
@@ -243,7 +255,7 @@ def _mark(tensor: Any, origin: Tensor) -> None:
 
 
 def _origin(tensor: Any) -> Tensor | None:
-    """The softmax that a tensor is, or comes from; None for others."""
+    """Return the marked softmax that a tensor is or comes from; None for other tensors."""
     if not isinstance(tensor, Tensor) or "softmax_origin" not in vars(tensor):
         return None
     origin = vars(tensor)["softmax_origin"]
@@ -251,8 +263,8 @@ def _origin(tensor: Any) -> Tensor | None:
 
 
 def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
-    """Whether transformers put the queries that share a key on the axis of queries, as it does for a single query in
-    grouped-query attention with a mask."""
+    """Return whether transformers put the queries that share a key on the axis of queries, as it does for a single
+    query in grouped-query attention with a mask."""
     groups = getattr(module, "num_key_value_groups", 1)
     if groups == 1 or query.shape[-2] != groups or query.shape[-3] != key.shape[-3]:
         return False

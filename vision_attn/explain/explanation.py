@@ -1,4 +1,4 @@
-"""What a look into a model found: words, each with a map."""
+"""`Explanation`, the result of explaining a model's answer: words, each with a map."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,29 +11,29 @@ from vision_attn.system.errors import UserError
 
 
 class Explanation(NamedTuple):
-    """Words, each with a map, and the attention that the maps can be compared with."""
+    """Words, each with a map, and the attention to compare the maps with."""
 
     words: list[str]
     alpha: Float[Tensor, "T Y X"]
     log_prob: list[float] | None = None
-    """log p of each word, in nats; None where there is no such thing."""
+    """log p of each word, in nats; None where words have no probability."""
     layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
     """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size."""
     method: str = ""
-    """How `alpha` was made."""
+    """The name of the method that made `alpha`."""
     extent: Extent = WHOLE
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
-    """The same of `layers`."""
+    """Where the regions of `layers` lie on the picture."""
     likeliest: Sequence[tuple[str, float]] = ()
-    """Of a classifier: the likeliest answers with their probabilities, best first."""
+    """The likeliest answers of a classifier with their probabilities, best first; empty for other models."""
 
 
 def chosen(
     raw: Float[Tensor, "T N K _ _"] | Sequence[Float[Tensor, "T _ _ _"]], layer: int | None, head: int | None
 ) -> Float[Tensor, "T Y X"]:
-    """The maps of one layer and head, or the mean over what is None; layers in a list differ in size and have no mean.
-    Raises UserError if there is no such one."""
+    """Return the maps of one layer and head, or the mean over layers or heads where that is None. Layers in a list
+    differ in size and have no mean. Raises UserError if there is no such layer or head."""
     layers: Sequence[Tensor] = raw.unbind(1) if isinstance(raw, Tensor) else raw
     N = len(layers)
     if layer is not None and not -N <= layer < N:

@@ -1,4 +1,4 @@
-"""What a model answers when attention to some patches is taken away: a test of maps by intervention.
+"""`intervene`: compare a model's answers with and without attention to some patches, a test of maps by intervention.
 
 A key that no query may attend to gets a score of -inf before the softmax, so the other keys share its weight. The token
 of a hidden patch stays where it is: its residual stream goes on, but nothing else reads it.
@@ -18,39 +18,39 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.record import following
 from vision_attn.explain.recorded_answers import called, likeliest, named, recorded, scores_of, texts_of, wanted
-from vision_attn.explain.tokens import Grid, ImageAttention
+from vision_attn.explain.tokens import ImageAttention, PatchGrid
 from vision_attn.geometry.extents import WHOLE, Extent, centres
 from vision_attn.system.errors import UserError
 
 log = logging.getLogger(__name__)
 
 LEAK = 0.005
-"""A change of probability by what is hidden that is told."""
+"""The change of probability by hidden pixels that is reported."""
 Box = tuple[float, float, float, float]
-"""(x0, y0, x1, y1) in [-1, 1] of what the model sees."""
+"""(x0, y0, x1, y1) in [-1, 1] of the picture that the model sees."""
 
 
 class Intervention(NamedTuple):
-    """The answers of a model before and after attention to some patches was taken away."""
+    """The answers of a model before and after attention to some patches was removed."""
 
     words: list[str]
-    """The answer: the likeliest class before, the classes that were asked for, or the texts of a matcher."""
+    """The answers: the likeliest class before, the classes that were asked for, or the texts of a matcher."""
     before: list[float]
-    """The probability of each."""
+    """The probability of each answer with all patches."""
     after: list[float]
     likeliest: Sequence[tuple[str, float]]
-    """Of a classifier: its five likeliest answers after it, best first."""
+    """The five likeliest answers of a classifier after it, best first; empty for other models."""
     hidden: Bool[Tensor, "Y X"]
-    """The patches that nothing attended to."""
+    """The patches that no query could attend to."""
     file: str = ""
-    """The photograph."""
+    """The file of the photograph."""
 
 
 class _Hiding(TorchFunctionMode):
-    """Takes attention to the keys `hidden` away in the modules of these names, wherever there are as many keys."""
+    """Remove attention to the keys `hidden` in the modules of these names, wherever there are as many keys."""
 
     def __init__(self, hidden: Bool[Tensor, "N"], names: Collection[str]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class _Hiding(TorchFunctionMode):
         return func(query, key, value, *bound.args, **bound.kwargs)
 
     def _multi_head(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """F.multi_head_attention_forward, within which no mode is active: (N, B, E) or (N, E)."""
+        """Handle F.multi_head_attention_forward, within which no mode is active. Inputs are (N, B, E) or (N, E)."""
         bound = signature(F.multi_head_attention_forward).bind(*args, **kwargs)
         key, before = bound.arguments["key"], bound.arguments.get("key_padding_mask")
         if len(key) == len(self.hidden):
@@ -102,19 +102,19 @@ def _scaled_dot_product(attn_mask=None, dropout_p=0.0, is_causal=False, *, scale
 
 @contextmanager
 def hiding(model: nn.Module, hidden: Bool[Tensor, "N"], names: Collection[str]) -> Iterator[None]:
-    """Take attention to the keys `hidden` away in the modules of these names, within this context and in this thread.
-    Functions of torch that have no gradient are not used meanwhile, which changes the rounding of outputs."""
-    mode, fast = _Hiding(hidden, names), torch.backends.mha.get_fastpath_enabled()
+    """Remove attention to the keys `hidden` in the modules of these names, within this context and in this thread.
+    Functions of torch without a gradient are not used meanwhile, which changes the rounding of outputs."""
+    hider, fast = _Hiding(hidden, names), torch.backends.mha.get_fastpath_enabled()
 
     def enter(name: str, *_: Any) -> None:
-        mode.running.append(name)
+        hider.running.append(name)
 
     def leave(*_: Any) -> None:
-        mode.running.pop()
+        hider.running.pop()
 
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with following(model, enter, leave), mode:
+        with following(model, enter, leave), hider:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -122,7 +122,7 @@ def hiding(model: nn.Module, hidden: Bool[Tensor, "N"], names: Collection[str]) 
 
 @torch.no_grad()
 def intervene(
-    model: Model,
+    model: OpenedModel,
     picture: Image.Image,
     *,
     without: Box | None = None,
@@ -130,8 +130,8 @@ def intervene(
     texts: Sequence[str] = (),
     layers: Sequence[int] | None = None,
 ) -> Intervention:
-    """Answer with a square picture, and again without attention to the patches in a box, or with attention to those
-    alone. A patch belongs to a box that holds its centre. Class tokens and registers can always be attended to.
+    """Run the model on a square picture, and again without attention to the patches in a box, or with attention to
+    those alone. A patch belongs to a box that holds its centre. Class tokens and registers can always be attended to.
 
     texts: as for `look`. layers: those in which attention is changed, from 0; negative numbers count from the end; by
     default all.
@@ -149,55 +149,55 @@ def intervene(
         raise UserError("this model compares images with texts: give a text")
     others = texts_of(model, texts)
     inputs = model.inputs(picture) | others
-    found = recorded(model, inputs)
-    attention = found.attention
+    recording = recorded(model, inputs)
+    attention = recording.attention
     if not isinstance(attention, ImageAttention) or attention.in_stages:
         raise UserError(
             "not every layer of this model attends to the patches of the whole image: nothing can be hidden"
         )
-    names = [one.name for one in (*attention.layers, attention.pool) if one is not None]
+    names = [layer.name for layer in (*attention.layers, attention.pool) if layer is not None]
     for layer in layers or ():
         if not -len(names) <= layer < len(names):
             raise UserError(f"there is no layer {layer}: they are numbered from 0 to {len(names) - 1}")
     chosen = set(names) if layers is None else {names[layer] for layer in layers}
-    _, patches = found.extents(None, False, others)
+    _, patches = recording.extents(None, False, others)
     hidden = patches_in(box, attention.grid, patches) ^ (only is not None)
     if hidden.all():
         raise UserError("no patch is left: give a smaller box to hide, or a larger one to see")
     keys = torch.cat([torch.zeros(attention.grid.prefix, dtype=torch.bool), hidden.flatten()])
-    assert found.scores is not None  # of a classifier or a matcher
-    with hiding(model.module, keys.to(found.scores.device), chosen):
+    assert recording.scores is not None  # of a classifier or a matcher
+    with hiding(model.module, keys.to(recording.scores.device), chosen):
         after = scores_of(called(model, inputs))
         if layers is None and patches == WHOLE:
             inverted = scores_of(called(model, _inverted(inputs, hidden)))
             assert after is not None and inverted is not None
             _check_hidden(after, inverted)
-    answers = wanted(model, found.scores, texts)
-    words, before_log_prob = named(model, found.scores, answers, texts)
+    answers = wanted(model, recording.scores, texts)
+    words, before_log_prob = named(model, recording.scores, answers, texts)
     _, after_log_prob = named(model, after, answers, texts)
     if before_log_prob is None or after_log_prob is None:
         raise UserError("this model gives a single score, which is no probability: there is nothing to compare")
-    before, then = ([math.exp(one) for one in log_prob] for log_prob in (before_log_prob, after_log_prob))
+    before, then = ([math.exp(value) for value in log_prob] for log_prob in (before_log_prob, after_log_prob))
     return Intervention(words, before, then, likeliest(model, after), hidden)
 
 
 def _inverted(inputs: dict[str, Tensor], hidden: Bool[Tensor, "Y X"]) -> dict[str, Tensor]:
-    """The inputs with the sign of the hidden pixels changed."""
+    """Return the inputs with the sign of the hidden pixels changed."""
     key, image = next((key, value) for key, value in inputs.items() if value.dim() == 4)
     pixels = F.interpolate(hidden[None, None].float(), image.shape[-2:]).bool().to(image.device)
     return inputs | {key: image.where(~pixels, -image)}
 
 
 def _check_hidden(after: Float[Tensor, "1 N"], inverted: Float[Tensor, "1 N"]) -> None:
-    """Tell of a model whose answer still depends on what is hidden."""
+    """Report a model whose answer still depends on hidden pixels."""
     moved = float((after.float().softmax(dim=-1) - inverted.float().softmax(dim=-1)).abs().max())
     if moved > LEAK:
         reason = "this model averages patches, or its patches overlap"
         log.warning("hidden patches still count in the answer and move its probability by %.2f: %s", moved, reason)
 
 
-def patches_in(box: Box, grid: Grid, patches: Extent) -> Bool[Tensor, "Y X"]:
-    """Which patches have their centre in a box. Raises UserError if none has."""
+def patches_in(box: Box, grid: PatchGrid, patches: Extent) -> Bool[Tensor, "Y X"]:
+    """Return which patches have their centre in a box. Raises UserError if none has."""
     low, high = torch.tensor(box, dtype=torch.float64).view(2, 2)
     points = centres(grid.rows, grid.columns, patches)
     inside = ((low <= points) & (points <= high)).all(dim=1).unflatten(0, (grid.rows, grid.columns))

@@ -1,4 +1,4 @@
-"""Where a model of another library looked: for its answer, for a text, or for each word that it generates."""
+"""`look`: explain the answer of a model of another library, a text that it matches, or each word that it generates."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -7,20 +7,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.captioners.word_maps import look_of_words
+from vision_attn.explain.captioners.word_maps import explain_words
+from vision_attn.explain.explained_models import AnswerSubject
 from vision_attn.explain.explanation import Explanation
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.methods import ATTRIBUTIONS, CAMS
 from vision_attn.explain.recorded_answers import Method, likeliest, named, recorded, texts_of, wanted
-from vision_attn.explain.subjects import AnswerSubject
 from vision_attn.system.errors import UserError
 
 NEEDS_ANSWER = tuple(method for method in get_args(Method) if method not in ("auto", "attention", "rollout"))
-"""The methods that explain an answer."""
+"""The methods that need an answer to explain."""
 
 
 def look(
-    model: Model,
+    model: OpenedModel,
     picture: Image.Image,
     *,
     texts: Sequence[str] = (),
@@ -28,7 +28,7 @@ def look(
     layer: int | None = None,
     head: int | None = None,
 ) -> Explanation:
-    """Find out where `model` looked in a square picture.
+    """Explain with maps what `model` answers to a square picture.
 
     texts: what to match (needed for "matcher" models), the classes to explain (default: the likeliest), or the
         beginning of the caption.
@@ -42,12 +42,12 @@ def look(
     """
     if layer is not None or head is not None:
         if method not in ("auto", "attention"):
-            raise UserError(f"a layer and a head are of the method attention, not of {method}")
+            raise UserError(f"a layer and a head apply to the method attention, not to {method}")
         method = "attention"
     if model.kind == "captioner":
         if method not in ("auto", "attention", "relevance"):
             raise UserError(f"for captioners there are the methods attention and relevance, not {method}")
-        return look_of_words(model, picture, texts, layer, head, related=method == "relevance")
+        return explain_words(model, picture, texts, layer, head, related=method == "relevance")
     if model.kind == "matcher" and not texts:
         raise UserError("this model compares images with texts: give a text")
     if model.kind == "encoder" and texts:
@@ -56,32 +56,32 @@ def look(
 
 
 def _answers(
-    model: Model, picture: Image.Image, texts: Sequence[str], method: Method, layer: int | None, head: int | None
+    model: OpenedModel, picture: Image.Image, texts: Sequence[str], method: Method, layer: int | None, head: int | None
 ) -> Explanation:
-    """A map of each answer of a classifier, or of each text of a matcher."""
+    """Return a map for each answer of a classifier, or each text of a matcher."""
     others = texts_of(model, texts)
     inputs = model.inputs(picture) | others
-    found = recorded(model, inputs)
-    if found.scores is None and method in NEEDS_ANSWER:
+    recording = recorded(model, inputs)
+    if recording.scores is None and method in NEEDS_ANSWER:
         raise UserError(f"{method} explains an answer, and this model has none: choose rollout, or a layer")
-    answers, maps = wanted(model, found.scores, texts), list[Tensor]()
+    answers, maps = wanted(model, recording.scores, texts), list[Tensor]()
     subject = AnswerSubject(model, texts) if method in ATTRIBUTIONS else None
     for answer in answers:
-        found.explain(answer)
+        recording.explain(answer)
         if method == "auto":
-            method = found.fitting()
+            method = recording.fitting()
         if subject is not None:
             maps.append(subject.weights(method, subject.image(inputs), answer)[None])
         else:
-            maps.append(found.map(method, layer, head))
-    words, log_prob = named(model, found.scores, answers, texts)
-    raw = None if found.attention is None else found.attention.raw()
+            maps.append(recording.map(method, layer, head))
+    words, log_prob = named(model, recording.scores, answers, texts)
+    raw = None if recording.attention is None else recording.attention.raw()
     if isinstance(raw, Tensor):
         raw = raw.expand(len(words), -1, -1, -1, -1)
     elif raw is not None:
         raw = [layer.expand(len(words), -1, -1, -1) for layer in raw]
     alpha = torch.cat(maps)
-    extent, patches = found.extents((alpha.shape[1], alpha.shape[2]), method in CAMS, others)
+    extent, patches = recording.extents((alpha.shape[1], alpha.shape[2]), method in CAMS, others)
     if subject is not None and method != "score-cam":
-        extent = subject.part
-    return Explanation(words, alpha, log_prob, raw, method, extent, patches, likeliest(model, found.scores))
+        extent = subject.seen
+    return Explanation(words, alpha, log_prob, raw, method, extent, patches, likeliest(model, recording.scores))

@@ -1,4 +1,5 @@
-"""Where the maps of a model of another library lie on a picture: what its cells see, and what its processor crops."""
+"""Find where the maps of a model of another library lie on a picture: the region that each cell sees, and the part that
+the processor crops."""
 
 import math
 from collections.abc import Callable
@@ -10,15 +11,15 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.relevance import activation_of, channels_first
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.receptive_fields import Fields
 
 RAMP = 512
-"""Pixels of the pictures that show which part of a picture reaches a model."""
+"""The side, in pixels, of the pictures that show which part of a picture reaches a model."""
 NOTHING = 0.03
-"""A distance from the border that resizing and rounding explain."""
+"""The largest distance from the border that resizing and rounding explain."""
 _FIELDS: WeakKeyDictionary[nn.Module, Fields] = WeakKeyDictionary()
 
 
@@ -28,24 +29,26 @@ class Reach(NamedTuple):
     inputs: dict[str, Tensor]
     """The inputs of a black picture."""
     name: str
-    """The input that is the image, (1, 3, Y, X)."""
+    """The name of the input that is the image, (1, 3, Y, X)."""
     white: Float[Tensor, "1 3 Y X"]
-    """That of a white picture."""
-    part: Extent
-    """The part of the picture that is seen: less than all of it if it is cropped."""
+    """The image of a white picture."""
+    extent: Extent
+    """The part of the picture that the model sees: less than the whole if the processor crops."""
 
     @property
     def size(self) -> tuple[int, int]:
         return self.white.shape[2], self.white.shape[3]
 
     def image(self, pixels: UInt8[Tensor, "3 Y X"]) -> dict[str, Tensor]:
-        """The inputs of an image in the size that the model takes."""
+        """Return the inputs of an image in the size that the model takes."""
         black = self.inputs[self.name]
         return self.inputs | {self.name: black + (self.white - black) * pixels.to(black.device) / 255}
 
 
-def extent_of_map(model: Model, others: dict[str, Tensor]) -> Extent:
-    """Where the cells of the map that Grad-CAM takes lie on a picture. `others`: inputs besides the image."""
+def extent_of_map(model: OpenedModel, others: dict[str, Tensor]) -> Extent:
+    """Measure where the cells of the map that Grad-CAM takes lie on a picture.
+
+    others: inputs besides the image."""
 
     def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
         with activation_of(model.module) as activation:
@@ -56,13 +59,13 @@ def extent_of_map(model: Model, others: dict[str, Tensor]) -> Extent:
 
 
 def extent_of_tokens(
-    model: Model,
+    model: OpenedModel,
     layer: nn.Conv2d | None,
     call: Callable[[dict[str, Tensor]], object],
     size: tuple[int, int] = (RAMP, RAMP),
 ) -> Extent:
-    """Where patches lie on a picture. Those that `layer` cuts out of the image, as in a ViT, need no measurement; those
-    of a convolutional stem (LeViT, PVT) do.
+    """Measure where patches lie on a picture. Those that `layer` cuts out of the image, as in a ViT, need no
+    measurement; those of a convolutional stem (LeViT, PVT) do.
 
     layer: the convolution that makes the patches; None if it is not known. call: runs it, from the inputs of a picture.
     size: width and height of the picture: how much of it is cropped away depends on its shape.
@@ -70,7 +73,7 @@ def extent_of_tokens(
     if layer is None or (layer.in_channels == 3 and layer.kernel_size == layer.stride):
         return extent_of_picture(model, size)
 
-    name = next(name for name, one in model.module.named_modules() if one is layer)
+    name = next(name for name, module in model.module.named_modules() if module is layer)
 
     def map_of(inputs: dict[str, Tensor]) -> Float[Tensor, "1 C Y X"]:
         with activation_of(model.module, name) as held:
@@ -80,14 +83,14 @@ def extent_of_tokens(
     return _measured(layer, model, map_of, size)
 
 
-def extent_of_picture(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Extent:
-    """The part of a picture of a width and height that reaches a model; the whole picture if it takes it in several
-    pieces."""
+def extent_of_picture(model: OpenedModel, size: tuple[int, int] = (RAMP, RAMP)) -> Extent:
+    """Return the part of a picture of this width and height that reaches a model; the whole picture for a model that
+    takes it in several pieces."""
     reach = reach_of(model, size)
-    return WHOLE if reach is None else reach.part
+    return WHOLE if reach is None else reach.extent
 
 
-def reach_of(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None:
+def reach_of(model: OpenedModel, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None:
     """Find out how a picture reaches a model, from pictures of the same shape whose brightness grows to the right and
     to the bottom. None for a model that takes it in several pieces. size: width and height of the picture."""
     columns, rows = (max(8, round(RAMP * side / max(size))) for side in size)
@@ -106,9 +109,9 @@ def reach_of(model: Model, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None
 
 
 def _measured(
-    key: object, model: Model, map_of: Callable[[dict[str, Tensor]], Tensor], size: tuple[int, int] = (RAMP, RAMP)
+    key: object, model: OpenedModel, map_of: Callable[[dict[str, Tensor]], Tensor], size: tuple[int, int] = (RAMP, RAMP)
 ) -> Extent:
-    """Where the cells of a map lie on a picture, measured once for each `key`."""
+    """Measure where the cells of a map lie on a picture, once for each `key`."""
     reach = reach_of(model, size)
     if reach is None:
         return WHOLE
@@ -117,12 +120,12 @@ def _measured(
         return torch.cat([map_of(reach.image(image)) for image in images])
 
     fields = _FIELDS.setdefault(model.module, Fields())
-    return fields.of(key, model.module, maps, reach.size)[0].within(reach.part)
+    return fields.of(key, model.module, maps, reach.size)[0].within(reach.extent)
 
 
 def _ends(values: Float[Tensor, "pixels"]) -> tuple[float, float]:
-    """Both ends of a line of pixels in [-1, 1], from where each of them was, in [0, 1]: fitted in the middle. Less than
-    `NOTHING` is no crop."""
+    """Return both ends of a line of pixels in [-1, 1], fitted to the middle of the original places of the pixels,
+    `values` in [0, 1]. Less than `NOTHING` is no crop."""
     number = len(values)
     middle = slice(number // 5, number - number // 5)
     at = (torch.arange(number) + 0.5)[middle] / number

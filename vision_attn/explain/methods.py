@@ -1,4 +1,4 @@
-"""The methods of maps that can be asked for. Importing this file is cheap: the command line shows them in its help."""
+"""The names of the methods that make maps. Importing this file is cheap: the command line shows them in its help."""
 
 METHODS = {
     "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
@@ -14,6 +14,6 @@ METHODS = {
 EXTRA = ("integrated-gradients", "smoothgrad")
 """The methods that need captum."""
 ATTRIBUTIONS = (*EXTRA, "score-cam", "occlusion")
-"""The methods that run the model on other images, whatever it is made of."""
+"""The methods that only run the model on other images, so they work for any architecture."""
 CAMS = ("grad-cam", "layer-cam", "score-cam")
 """The methods that need a map of features."""

@@ -1,12 +1,12 @@
-"""Records the attention of any PyTorch model, which needs no change and keeps its outputs, bit for bit.
+"""`record_attention`: record the attention of any PyTorch model without changing the model or its outputs, bit for bit.
 
     with record_attention(model) as record:
         model(images)
     record["blocks.11.attn"][0].maps  # (B, K, Q, N): heads, the queries asked for, keys
 
-Three forms of attention are seen, under whatever name they were imported: `F.scaled_dot_product_attention`,
+Three forms of attention are recorded, under whatever name they were imported: `F.scaled_dot_product_attention`,
 `nn.MultiheadAttention`, and a softmax over the last axis whose result is multiplied with values (`matmul`, `bmm`, `@`,
-`einsum`), as in Swin, BLIP and every "eager" attention. Not seen: kernels of other libraries (FlashAttention,
+`einsum`), as in Swin, BLIP and every "eager" attention. Not recorded: kernels of other libraries (FlashAttention,
 xFormers), `flex_attention`, and a softmax that is transposed, or changed by more than dropout and a change of type,
 before the product. The fused path that `nn.TransformerEncoderLayer` takes without gradients is off while recording,
 which changes the rounding of its outputs.
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vision_attn.explain.attention_mode import Queries, Record, Recorder
+from vision_attn.explain.attention_mode import AttentionRecord, Queries, Recorder
 from vision_attn.system.errors import UserError
 
 _one_at_a_time = threading.RLock()
@@ -31,19 +31,18 @@ _one_at_a_time = threading.RLock()
 @contextmanager
 def record_attention(
     model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False, mean: bool = False
-) -> Iterator[Record]:
+) -> Iterator[AttentionRecord]:
     """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit. Another
-    thread that records waits until the context ends, because functions of torch are replaced meanwhile. So call the
-    module itself here, where there are threads: `caption` or `look` of a loaded model would wait for the model's turn,
-    which another thread may have that waits for this context.
+    thread that records waits until the context ends, because functions of torch are replaced meanwhile. So with several
+    threads, call the module itself here: `caption` or `look` of a loaded model would wait for the model's turn, which
+    another thread may hold while it waits for this context.
 
-    Args:
-        queries: the queries whose rows are kept: a number or several (0 is a ViT's class token; -1 is the last, which
-            in generation gives one row per generated word), or "all" for full maps. Rows are computed in blocks, so
-            that a few rows of a long sequence take little memory.
-        layers: a regular expression; only modules in whose name it is found are recorded.
-        gradients: also keep the gradient of each map, once `backward` has run. Not with `mean`.
-        mean: keep the mean over the heads alone, K = 1: long generations take much less memory.
+    queries: the queries whose rows are kept: a number or several (0 is a ViT's class token; -1 is the last, which
+        in generation gives one row per generated word), or "all" for full maps. Rows are computed in blocks, so
+        that a few rows of a long sequence take little memory.
+    layers: a regular expression; only modules in whose name it is found are recorded.
+    gradients: also keep the gradient of each map, once `backward` has run. Not with `mean`.
+    mean: keep the mean over the heads alone, K = 1: long generations take much less memory.
 
     Raises UserError for compiled and scripted models, whose operations Python does not see, and if a layer has no
     query of that number.
@@ -56,8 +55,8 @@ def record_attention(
 
 @contextmanager
 def following(model: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Within this context, call `enter` with the name and the inputs of each module of `model` before it runs, and
-    `leave` after it, also where it raises."""
+    """Call `enter` with the name and the inputs of each module of `model` before it runs, and `leave` after it, also if
+    it raises, within this context."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
@@ -74,7 +73,7 @@ def _fast_paths() -> Iterator[None]:
     def has_torch_function(args: Iterable[Any]) -> bool:
         if threading.get_ident() != mine:
             return original(args)
-        return any(isinstance(one, Tensor) and type(one) not in (Tensor, nn.Parameter) for one in args)
+        return any(isinstance(argument, Tensor) and type(argument) not in (Tensor, nn.Parameter) for argument in args)
 
     torch.overrides.has_torch_function = has_torch_function
     try:

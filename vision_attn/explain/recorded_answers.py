@@ -1,4 +1,5 @@
-"""A model's answers to one image, recorded: its scores, and the maps that its own attention and layers give of them."""
+"""Run a model on one image and record it: its scores, and the maps that its own attention and layers give of each
+answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,58 +10,58 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.attention_mode import Attention, Record
+from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
 from vision_attn.explain.explanation import chosen
-from vision_attn.explain.in_place import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.libraries.opened_model import one_line
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_map, extent_of_picture, extent_of_tokens
+from vision_attn.explain.map_placement import RANDOM, in_place, keys_of, once, unsteady
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import Activation, activation_of, channels_first, grad_cam, layer_cam
-from vision_attn.explain.tokens import NO_PRODUCT, Grid, ImageAttention, MapShapes, map_shapes
+from vision_attn.explain.tokens import NO_PRODUCT, ImageAttention, MapShapes, PatchGrid, map_shapes
 from vision_attn.explain.windows import WindowAttention, Windows, last_tokens, window_layouts
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.console import reason_of, suggest
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import forked
+from vision_attn.system.locks import forked
 
 Method = Literal[
     "auto", "attention", "rollout", "relevance", "attention-gradient", "grad-cam", "layer-cam", "score-cam",
     "integrated-gradients", "smoothgrad", "occlusion",
 ]  # fmt: skip
 LIKELIEST = 5
-"""How many answers of a classifier are told."""
+"""The number of a classifier's answers that are reported."""
 NO_ANSWER = "attention"  # the word under a map of a model without an answer
 
 
 class Pass(NamedTuple):
     """One forward pass of a model on one image, with its attention and the map that Grad-CAM takes."""
 
-    model: Model
+    model: OpenedModel
     scores: Float[Tensor, "1 N"] | None
-    """Of a classifier or a matcher; None for an encoder, which has no answer."""
-    record: Record
+    """The scores of a classifier or a matcher; None for an encoder, which has no answer."""
+    record: AttentionRecord
     attention: ImageAttention | WindowAttention | None
-    """The attention that has maps over the image; None if there is none."""
+    """The attention of layers with maps over the image; None if there is none."""
     activation: Activation
     place: Callable[[Tensor], Tensor]
-    """Puts an activation into the order (B, C, Y, X)."""
+    """A function that permutes an activation to (B, C, Y, X)."""
     shapes: MapShapes
     layouts: dict[str, Windows]
     has_features: Callable[[], bool]
-    """Whether the cells of that map see the places where it is drawn."""
+    """A function that returns whether the cells of that map see the places where it is drawn."""
 
     def explain(self, answer: int) -> None:
         """Compute the gradients of the score `answer`."""
         self.activation.gradient = None
-        for one in self.record:
-            one.gradient = None
+        for attention in self.record:
+            attention.gradient = None
         if self.scores is not None:
             self.scores[0, answer].backward(retain_graph=True)
             self.model.module.zero_grad(set_to_none=True)
 
     def fitting(self) -> Method:
-        """The method that "auto" stands for, after `explain`."""
+        """Return the method that "auto" stands for, after `explain`."""
         if self.attention is None:
             return "grad-cam"
         if self.scores is None:
@@ -70,22 +71,22 @@ class Pass(NamedTuple):
         return "grad-cam" if self._has_cams() else "attention"
 
     def methods(self) -> list[Method]:
-        """The methods of which this model has maps, after `explain`."""
+        """Return the methods that this model has maps of, after `explain`."""
         answers = self.scores is not None
-        found: list[Method] = ["attention"] if self.attention is not None else []
+        methods: list[Method] = ["attention"] if self.attention is not None else []
         if isinstance(self.attention, ImageAttention) and not self.attention.in_stages:
-            found += ["rollout"]
+            methods += ["rollout"]
             if answers:
-                found += ["attention-gradient", "relevance"]
+                methods += ["attention-gradient", "relevance"]
         if self._has_cams():
-            found += ["grad-cam", "layer-cam"]
-        return found
+            methods += ["grad-cam", "layer-cam"]
+        return methods
 
     def _has_cams(self) -> bool:
         return self.activation.gradient is not None and self.has_features()
 
     def features(self) -> tuple[Float[Tensor, "1 C Y X"], Float[Tensor, "1 C Y X"]]:
-        """The map that Grad-CAM takes and its gradient, after `explain`. Raises UserError if there is none."""
+        """Return the map that Grad-CAM takes and its gradient, after `explain`. Raises UserError if there is none."""
         if self.activation.output is None or self.activation.gradient is None:
             raise UserError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         if not self.has_features():
@@ -96,7 +97,8 @@ class Pass(NamedTuple):
         return self.place(self.activation.output), self.place(self.activation.gradient)
 
     def map(self, method: Method, layer: int | None = None, head: int | None = None) -> Float[Tensor, "1 Y X"]:
-        """The map of the answer whose gradients were computed last. Raises UserError for what there is not."""
+        """Return the map of the answer whose gradients were computed last. Raises UserError if the model has no such
+        method, layer or head."""
         if method in ("grad-cam", "layer-cam"):
             return (grad_cam if method == "grad-cam" else layer_cam)(*self.features())
         if self.attention is None:
@@ -114,8 +116,9 @@ class Pass(NamedTuple):
     def extents(
         self, size: tuple[int, int] | None, of_features: bool, others: dict[str, Tensor]
     ) -> tuple[Extent, Extent]:
-        """Where a map of `size`, and the patches, lie on a picture. of_features: whether it is of Grad-CAM's map.
-        others: inputs besides the image."""
+        """Return where a map of `size` and the patches lie on a picture.
+
+        of_features: whether the map is that of Grad-CAM. others: inputs besides the image."""
         patches = extent_of_picture(self.model)  # those of windows are cut out of the image
         if isinstance(self.attention, ImageAttention):
             layer = self.shapes.first.get((self.attention.grid.rows, self.attention.grid.columns))
@@ -125,9 +128,10 @@ class Pass(NamedTuple):
         return (extent_of_map(self.model, others) if of_features and not of_patches else patches), patches
 
 
-def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
-    """Run the model on one image, and record what maps are made of. When a model is first seen, it is measured whether
-    its maps lie where they are drawn. Raises UserError if it gives the same image another answer each time."""
+def recorded(model: OpenedModel, inputs: dict[str, Tensor]) -> Pass:
+    """Run the model on one image, and record its attention and features. When a model is first seen, its maps are
+    tested for lying where they are drawn. Raises UserError if the model answers the same image differently each
+    time."""
     block = last_tokens(model.module)
     with (
         torch.enable_grad(),
@@ -143,12 +147,12 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
     def on(picture: Image.Image) -> dict[str, Tensor]:
         return inputs | model.inputs(picture)
 
-    def tokens_in_place(one: Attention, grid: Grid) -> bool:
+    def tokens_in_place(attention: RecordedAttention, grid: PatchGrid) -> bool:
         def map_of(picture: Image.Image) -> Tensor:
-            maps = keys_of(model.module, one.name, lambda: model.module(**on(picture)))
+            maps = keys_of(model.module, attention.name, lambda: model.module(**on(picture)))
             return grid.picture(maps)[0]
 
-        return once(model.module, (one.name, grid), lambda: in_place(map_of))
+        return once(model.module, (attention.name, grid), lambda: in_place(map_of))
 
     def features_in_place() -> bool:
         def map_of(picture: Image.Image) -> Tensor:
@@ -170,8 +174,8 @@ def recorded(model: Model, inputs: dict[str, Tensor]) -> Pass:
     return Pass(model, scores, record, attention, activation, place, shapes, layouts, features_in_place)
 
 
-def _steady(model: Model, inputs: dict[str, Tensor], output: Any) -> bool:
-    """True for a model that gives the same image the same output again. Raises UserError for any other."""
+def _steady(model: OpenedModel, inputs: dict[str, Tensor], output: Any) -> bool:
+    """Return True for a deterministic model. Raises UserError for one that gives the same image another output."""
     with torch.no_grad(), forked(device=next(iter(inputs.values())).device):
         again = model.module(**inputs)
     if any(unsteady(*pair) for pair in zip(_tensors(output), _tensors(again), strict=False)):
@@ -180,13 +184,15 @@ def _steady(model: Model, inputs: dict[str, Tensor], output: Any) -> bool:
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    """The floating-point tensors of an output: one, or those of a sequence or a mapping."""
+    """Return the floating-point tensors of an output: the tensor itself, or those of a sequence or a mapping."""
     values = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, Mapping) else output
-    return [one.detach() for one in values if isinstance(one, Tensor) and one.is_floating_point() and one.numel()]
+    return [
+        value.detach() for value in values if isinstance(value, Tensor) and value.is_floating_point() and value.numel()
+    ]
 
 
-def called(model: Model, inputs: dict[str, Tensor]) -> Any:
-    """The output of the model. Raises UserError if it refuses images of this size, or fails otherwise."""
+def called(model: OpenedModel, inputs: dict[str, Tensor]) -> Any:
+    """Call the model. Raises UserError if it refuses images of this size, or fails otherwise."""
     rows, columns = next((value.shape[-2:] for value in inputs.values() if value.dim() == 4), (0, 0))
     hint = (
         ": if it takes another size, set its attribute `resolution`, a number of pixels or (rows, columns)"
@@ -204,14 +210,14 @@ def called(model: Model, inputs: dict[str, Tensor]) -> Any:
 
 
 def scores_of(output: Any) -> Float[Tensor, "B N"] | None:
-    """The scores of a classifier or the similarities of a matcher; None for an encoder."""
+    """Return the scores of a classifier or the similarities of a matcher; None for an encoder."""
     if isinstance(output, Tensor):
         return output if output.dim() == 2 else None
     return next((getattr(output, key) for key in ("logits", "logits_per_image") if key in output), None)
 
 
-def texts_of(model: Model, texts: Sequence[str]) -> dict[str, Tensor]:
-    """The inputs of a matcher besides the image; none of others."""
+def texts_of(model: OpenedModel, texts: Sequence[str]) -> dict[str, Tensor]:
+    """Return the inputs of a matcher besides the image; empty for other models."""
     if model.kind != "matcher":
         return {}
     with one_line("the model's tokenizer fails"):
@@ -219,8 +225,8 @@ def texts_of(model: Model, texts: Sequence[str]) -> dict[str, Tensor]:
     return {key: tokens[key] for key in ("input_ids", "attention_mask") if key in tokens}
 
 
-def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[str]) -> list[int]:
-    """Which scores to explain."""
+def wanted(model: OpenedModel, scores: Float[Tensor, "1 N"] | None, texts: Sequence[str]) -> list[int]:
+    """Return the indices of the scores to explain."""
     if scores is None:
         return [0]
     if model.kind == "matcher":
@@ -238,22 +244,23 @@ def wanted(model: Model, scores: Float[Tensor, "1 N"] | None, texts: Sequence[st
     return [known.index(text) for text in texts]
 
 
-def likeliest(model: Model, scores: Float[Tensor, "1 N"] | None) -> list[tuple[str, float]]:
-    """The likeliest classes of a classifier with their probabilities, best first; empty for other models."""
+def likeliest(model: OpenedModel, scores: Float[Tensor, "1 N"] | None) -> list[tuple[str, float]]:
+    """Return the likeliest classes of a classifier with their probabilities, best first; empty for other models."""
     if scores is None or model.kind != "classifier" or scores.shape[1] < 2:
         return []
     best = scores[0].detach().float().softmax(dim=-1).topk(min(LIKELIEST, scores.shape[1]))
     return list(zip((_class_name(model, index) for index in best.indices.tolist()), best.values.tolist(), strict=True))
 
 
-def _class_name(model: Model, index: int) -> str:
+def _class_name(model: OpenedModel, index: int) -> str:
     return model.classes[index] if index < len(model.classes) else f"class {index}"
 
 
 def named(
-    model: Model, scores: Float[Tensor, "1 N"] | None, answers: Sequence[int], texts: Sequence[str]
+    model: OpenedModel, scores: Float[Tensor, "1 N"] | None, answers: Sequence[int], texts: Sequence[str]
 ) -> tuple[list[str], list[float] | None]:
-    """The names of answers, and log p of each; None for a single score, which is no probability."""
+    """Return the names of answers and log p of each; None instead of log p for a single score, which is no
+    probability."""
     if scores is None:
         return [NO_ANSWER], None
     log_prob = scores[0].detach().float().log_softmax(dim=-1) if scores.shape[1] > 1 else None

@@ -1,4 +1,4 @@
-"""From recorded attention to one map: heads, rollout and gradient-weighted relevance; and Grad-CAM for convolutions.
+"""Combine recorded attention into one map (rollout, gradient-weighted relevance), and compute Grad-CAM and Layer-CAM.
 
 with record_attention(model, queries="all", gradients=True) as record:
     model(images)[0, answer].backward()
@@ -14,15 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vision_attn.explain.attention_mode import Attention
+from vision_attn.explain.attention_mode import RecordedAttention
 from vision_attn.system.errors import UserError
 
 
-def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
-    """Attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers, the first
-    one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
+def rollout(layers: Iterable[RecordedAttention]) -> Float[Tensor, "B N N"]:
+    """Compute attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers,
+    the first one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
 
-    `layers`: self-attention with full maps, in order. Raises UserError for others.
+    layers: self-attention with full maps, in order. Raises UserError for others.
     """
     rolled = None
     for maps in map(_square, layers):
@@ -32,26 +32,27 @@ def rollout(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
     return _some(rolled)
 
 
-def relevance(layers: Iterable[Attention]) -> Float[Tensor, "B N N"]:
-    """Gradient-weighted relevance of self-attention (Chefer, Gur and Wolf 2021, "Generic Attention-model
+def relevance(layers: Iterable[RecordedAttention]) -> Float[Tensor, "B N N"]:
+    """Compute the gradient-weighted relevance of self-attention (Chefer, Gur and Wolf 2021, "Generic Attention-model
     Explainability", eq. 5 and eq. 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
     contributed to the answer y through token i.
 
-    `layers`: self-attention with full maps and gradients, in order. Raises UserError for others.
+    layers: self-attention with full maps and gradients, in order. Raises UserError for others.
     """
     related = None
-    for one in layers:
-        maps = _square(one)
+    for attention in layers:
+        maps = _square(attention)
         if related is None:
             related = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device).expand(len(maps), -1, -1)
-        related = related + weighted(one) @ related
+        related = related + weighted(attention) @ related
     return _some(related)
 
 
 def cross_relevance(
-    layers: Iterable[tuple[Attention | None, Attention | None]], encoder: Float[Tensor, "B N N"]
+    layers: Iterable[tuple[RecordedAttention | None, RecordedAttention | None]], encoder: Float[Tensor, "B N N"]
 ) -> Float[Tensor, "B T N"]:
-    """Gradient-weighted relevance of N encoder tokens for T decoder tokens (Chefer, Gur and Wolf 2021, eq. 6 to 11).
+    """Compute the gradient-weighted relevance of N encoder tokens for T decoder tokens (Chefer, Gur and Wolf 2021, eq.
+    6 to 11).
 
     layers: each decoder layer's self-attention and cross-attention, with full maps and gradients; None for one that a
         layer lacks. Their queries are all T decoder tokens.
@@ -63,9 +64,9 @@ def cross_relevance(
     for to_self, to_encoder in layers:
         some = to_self or to_encoder
         if own is None and some is not None:
-            T, kind = some.num_queries, encoder
-            own = torch.eye(T, dtype=kind.dtype, device=kind.device).expand(len(some.maps), -1, -1)
-            across = torch.zeros(len(some.maps), T, encoder.shape[-1], dtype=kind.dtype, device=kind.device)
+            T, like = some.num_queries, encoder
+            own = torch.eye(T, dtype=like.dtype, device=like.device).expand(len(some.maps), -1, -1)
+            across = torch.zeros(len(some.maps), T, encoder.shape[-1], dtype=like.dtype, device=like.device)
         if to_self is not None:  # eq. 6 and 7
             mixed = weighted(to_self)
             own, across = own + mixed @ own, across + mixed @ across
@@ -74,30 +75,31 @@ def cross_relevance(
     return _some(across)
 
 
-def weighted(one: Attention) -> Float[Tensor, "B Q N"]:
-    """The mean over heads of the positive part of gradient times attention (Chefer, Gur and Wolf 2021, eq. 5)."""
-    if one.gradient is None:
+def weighted(attention: RecordedAttention) -> Float[Tensor, "B Q N"]:
+    """Average the positive part of gradient times attention over heads (Chefer, Gur and Wolf 2021, eq. 5)."""
+    if attention.gradient is None:
         raise UserError(
-            f"{one.name} has no gradient: record with gradients=True, with gradients enabled, and call backward()"
+            f"{attention.name} has no gradient: record with gradients=True, with gradients enabled, and call backward()"
         )
-    return (one.gradient * one.maps).clamp(min=0).mean(dim=1)
+    return (attention.gradient * attention.maps).clamp(min=0).mean(dim=1)
 
 
 def _normalised(related: Float[Tensor, "B N N"]) -> Float[Tensor, "B N N"]:
-    """R-bar: what was added to the identity, by rows that sum to 1, plus the identity (eq. 8 and 9)."""
+    """Return R-bar: the part added to the identity, with rows normalised to sum to 1, plus the identity (eq. 8 and
+    9)."""
     identity = torch.eye(related.shape[-1], dtype=related.dtype, device=related.device)
     added = related - identity
     total = added.sum(dim=-1, keepdim=True)
     return added / torch.where(total == 0, 1, total) + identity
 
 
-def _square(one: Attention) -> Float[Tensor, "B K N N"]:
-    if one.maps.shape[-2] != one.maps.shape[-1]:
+def _square(attention: RecordedAttention) -> Float[Tensor, "B K N N"]:
+    if attention.maps.shape[-2] != attention.maps.shape[-1]:
         raise UserError(
-            f"{one.name} has {one.maps.shape[-2]} rows of {one.maps.shape[-1]} keys: this needs self-attention, "
-            "recorded with queries='all'"
+            f"{attention.name} has {attention.maps.shape[-2]} rows of {attention.maps.shape[-1]} keys: "
+            "this needs self-attention, recorded with queries='all'"
         )
-    return one.maps
+    return attention.maps
 
 
 def _some(result: Tensor | None) -> Tensor:
@@ -107,13 +109,13 @@ def _some(result: Tensor | None) -> Tensor:
 
 
 _ATTENTION = re.compile("Attention|Attn")
-"""Found in the names of classes of attention, in every library."""
+"""Matches the class names of attention modules in every library."""
 _POOLING = re.compile("Pool")
-"""Found in the names of classes of pooling."""
+"""Matches the class names of pooling modules."""
 
 
 class Activation:
-    """A copy of the last output that was held, and its gradient after `backward`."""
+    """A copy of the last recorded output, and its gradient after `backward`."""
 
     def __init__(self) -> None:
         self.output: Tensor | None = None
@@ -121,7 +123,7 @@ class Activation:
         self._number = 0
 
     def held(self) -> Tensor:
-        """The output, after a call that held one."""
+        """Return the recorded output, after a call that recorded one."""
         assert self.output is not None
         return self.output
 
@@ -141,13 +143,13 @@ class Activation:
 
 @contextmanager
 def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activation]:
-    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`. Of a layer
-    that returns several, the first.
+    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`. If a layer
+    returns several outputs, the first is kept.
 
-    None: the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. What follows
-    the last convolution belongs to it (normalisation, ReLU, the sum of a residual block) until its map is pooled: of
-    VGG, the 14x14 map of the last convolution. The parts of an attention do not count: queries, keys and biases by
-    position have four axes, and are no maps of the image. Raises UserError if there is no such layer.
+    layer: None for the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. What
+    follows the last convolution belongs to it (normalisation, ReLU, the sum of a residual block) until its map is
+    pooled: of VGG, the 14x14 map of the last convolution. The parts of an attention do not count: queries, keys and
+    biases by position have four axes, and are no maps of the image. Raises UserError if there is no such layer.
     """
     kept, modules = Activation(), dict(model.named_modules())
     pooled = False
@@ -164,7 +166,7 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
         if _has_matrix(module):
             pooled = False
         elif _POOLING.search(type(module).__name__) and args and _num_places(output) < _num_places(args[0]):
-            # Others pool tokens, as MViT does, which no convolution has made.
+            # Other models, such as MViT, pool tokens that no convolution has made.
             pooled = pooled or kept.output is None or args[0].shape == kept.output.shape
         if isinstance(output, Tensor) and not pooled and _num_places(output) > 1:
             kept.hold(output)
@@ -178,29 +180,29 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
 
 
 def grad_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B Y X"]:
-    """Grad-CAM (Selvaraju et al. 2017): the positive part of the sum of a layer's channels (eq. 2), each weighted by
-    the mean of its gradient over all places (eq. 1)."""
+    """Compute Grad-CAM (Selvaraju et al. 2017): the positive part of the sum of a layer's channels (eq. 2), each
+    weighted by the mean of its gradient over all places (eq. 1)."""
     weights = gradient.mean(dim=(2, 3), keepdim=True)
     return (weights * output).sum(dim=1).clamp(min=0).detach()
 
 
 def layer_cam(output: Float[Tensor, "B C Y X"], gradient: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B Y X"]:
-    """Layer-CAM (Jiang et al. 2021, "LayerCAM", eq. 5 to 7): the positive part of the sum of a layer's channels, each
-    weighted at each place by the positive part of its gradient there."""
+    """Compute Layer-CAM (Jiang et al. 2021, "LayerCAM", eq. 5 to 7): the positive part of the sum of a layer's
+    channels, each weighted at each place by the positive part of its gradient there."""
     return (gradient.clamp(min=0) * output).sum(dim=1).clamp(min=0).detach()
 
 
 def channels_first(tensor: Float[Tensor, "B _ _ _"]) -> Float[Tensor, "B C Y X"]:
-    """Permute a map (B, Y, X, C), as Swin has it, to (B, C, Y, X); others stay."""
+    """Permute a map (B, Y, X, C), as in Swin, to (B, C, Y, X); other maps are unchanged."""
     return tensor.permute(0, 3, 1, 2) if tensor.shape[1] == tensor.shape[2] != tensor.shape[3] else tensor
 
 
 def _num_places(output: object) -> int:
-    """Rows times columns of a map; 0 for anything else."""
+    """Return rows times columns of a map; 0 for anything else."""
     return channels_first(output)[0, 0].numel() if isinstance(output, Tensor) and output.dim() == 4 else 0
 
 
 def _has_matrix(module: nn.Module) -> bool:
-    """Whether this is a convolution or a linear layer: its own weights mix channels."""
+    """Return whether this is a convolution or a linear layer: its own weights mix channels."""
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() > 1

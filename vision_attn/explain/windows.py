@@ -1,4 +1,4 @@
-"""From attention within windows, as in Swin, to one map over the image: how much attention each token receives.
+"""Turn attention within windows, as in Swin, into one map over the image: how much attention each token receives.
 
 Swin (Liu et al. 2021) cuts the grid of tokens into windows; every other layer shifts the grid cyclically first. A token
 attends to those of its window alone, and no token stands for the whole image. So the map of a layer shows from which
@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vision_attn.explain.attention_mode import Attention
+from vision_attn.explain.attention_mode import RecordedAttention
 
 SHIFTED_FIRST = {
     "torchvision.ShiftedWindowAttention": False,
@@ -24,7 +24,7 @@ SHIFTED_FIRST = {
     "transformers.SwinLayer": False,
     "transformers.Swinv2Layer": False,
 }
-"""The modules that cut a grid into windows, by library and class: whether they shift it before they pad it."""
+"""Whether a module that cuts a grid into windows shifts it before it pads it, by library and class."""
 
 
 class Windows(NamedTuple):
@@ -33,13 +33,14 @@ class Windows(NamedTuple):
     rows: int
     columns: int
     size: tuple[int, int]
-    """Rows and columns of a window."""
+    """The rows and columns of a window."""
     shift: tuple[int, int]
-    """Rows and columns by which the grid was shifted, up and to the left."""
+    """The rows and columns by which the grid was shifted, up and to the left."""
     shifted_first: bool = False
 
     def places(self) -> Int[Tensor, "W N"]:
-        """The token at each of the N places of each of W windows, counted row by row in the grid; -1 is padding."""
+        """Return the token at each of the N places of each of W windows, counted row by row in the grid; -1 is
+        padding."""
         grid = torch.arange(self.rows * self.columns).view(self.rows, self.columns)
         padding = (0, -self.columns % self.size[1], 0, -self.rows % self.size[0])
         padded = (self.rows + padding[3], self.columns + padding[1])
@@ -53,18 +54,18 @@ class Windows(NamedTuple):
         return windows.reshape(down * across, self.size[0] * self.size[1])
 
     def picture(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B C Y X"]:
-        """The tokens in their places."""
+        """Arrange the tokens in their places."""
         return tokens.mT.unflatten(-1, (self.rows, self.columns))
 
     def received(self, maps: Float[Tensor, "BW K N N"]) -> Float[Tensor, "B K Y X"]:
-        """The attention that each token receives: the mean over the queries of its window, without those of padding.
-        Each window has the same share of the map, which sums to 1 unless there is padding. In a shifted layer, the
-        parts of a window that come from opposite edges of the image do not attend to each other."""
+        """Return the attention that each token receives: the mean over the queries of its window, without those of
+        padding. Each window has the same share of the map, which sums to 1 unless there is padding. In a shifted layer,
+        the parts of a window that come from opposite edges of the image do not attend to each other."""
         places = self.places().to(maps.device)
         W, N = places.shape
         real = places >= 0
-        each = maps.unflatten(0, (-1, W)) * real[:, None, :, None]
-        tokens = (each.sum(dim=-2) / (N * W)).transpose(1, 2)  # (B, K, W, N)
+        weights = maps.unflatten(0, (-1, W)) * real[:, None, :, None]
+        tokens = (weights.sum(dim=-2) / (N * W)).transpose(1, 2)  # (B, K, W, N)
         picture = tokens.new_zeros(*tokens.shape[:2], self.rows * self.columns)
         picture[..., places[real]] = tokens[..., real]
         return picture.unflatten(-1, (self.rows, self.columns))
@@ -72,62 +73,69 @@ class Windows(NamedTuple):
 
 @contextmanager
 def window_layouts(model: nn.Module) -> Iterator[dict[str, Windows]]:
-    """Collect how each module that cuts a grid into windows did so, by its name, whenever it is called."""
+    """Collect the layout of windows of each module that makes them, by its name, whenever it is called."""
     layouts: dict[str, Windows] = {}
     with ExitStack() as hooks:
         for name, module in model.named_modules():
-            if (kind := _kind(module)) is not None:
+            if (block_name := _kind(module)) is not None:
 
-                def note(module: Any, args: tuple, given: dict, _: Any, name: str = name, kind: str = kind) -> None:
-                    layouts[name] = _layout(kind, module, args, given)
+                def note(
+                    module: Any, args: tuple, given: dict, _: Any, name: str = name, block_name: str = block_name
+                ) -> None:
+                    layouts[name] = _layout(block_name, module, args, given)
 
                 hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
         yield layouts
 
 
 def last_tokens(model: nn.Module) -> str | None:
-    """The name of the last module that cuts a grid into windows, where it returns tokens (B, N, C) instead of a map."""
+    """Return the name of the last module that cuts a grid into windows, if it returns tokens (B, N, C) instead of a
+    map."""
     blocks = [name for name, module in model.named_modules() if (_kind(module) or "").startswith("transformers")]
     return blocks[-1] if blocks else None
 
 
 def _kind(module: nn.Module) -> str | None:
-    kinds = (f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(module).__mro__)
-    return next((kind for kind in kinds if kind in SHIFTED_FIRST), None)
+    kinds = (f"{block.__module__.partition('.')[0]}.{block.__name__}" for block in type(module).__mro__)
+    return next((name for name in kinds if name in SHIFTED_FIRST), None)
 
 
-def _layout(kind: str, module: Any, args: tuple, given: dict[str, Any]) -> Windows:
-    """The windows of a module after its call, which may have adapted them to the grid."""
-    if kind.startswith("transformers"):
+def _layout(block_name: str, module: Any, args: tuple, given: dict[str, Any]) -> Windows:
+    """Return the windows of a module after its call, which may have adapted them to the grid."""
+    if block_name.startswith("transformers"):
         rows, columns = args[1] if len(args) > 1 else given["input_dimensions"]
         size, shift = (int(module.window_size),) * 2, (int(module.shift_size),) * 2
     else:
         _, rows, columns, _ = args[0].shape
         size, shift = tuple(module.window_size), tuple(module.shift_size)
-    if kind.startswith("torchvision"):  # an axis that one window covers is not shifted
+    if block_name.startswith("torchvision"):  # an axis that one window covers is not shifted
         down, across = (0 if side <= of else by for side, of, by in zip((rows, columns), size, shift, strict=True))
         shift = down, across
-    return Windows(int(rows), int(columns), size, shift, SHIFTED_FIRST[kind])
+    return Windows(int(rows), int(columns), size, shift, SHIFTED_FIRST[block_name])
 
 
 class WindowAttention:
-    """The attention of a model whose layers attend within windows, with full maps, as maps over the image.
+    """The attention of a model whose layers attend within windows, recorded with full maps, as maps over the image.
 
     Layers have grids and numbers of heads of their own. There is no rollout and no relevance: see `in_stages`.
     """
 
     in_stages = True
 
-    def __init__(self, record: Sequence[Attention], layouts: dict[str, Windows]) -> None:
-        self.layers = [(layouts[place], one) for one in record if (place := _place(one.name, layouts)) is not None]
+    def __init__(self, record: Sequence[RecordedAttention], layouts: dict[str, Windows]) -> None:
+        self.layers = [
+            (layouts[place], attention)
+            for attention in record
+            if (place := _place(attention.name, layouts)) is not None
+        ]
 
     def raw(self) -> list[Float[Tensor, "B _ _ _"]]:
-        """The attention that tokens receive in each layer: images, heads, rows, columns."""
-        return [windows.received(one.maps).detach() for windows, one in self.layers]
+        """Return the attention that tokens receive in each layer: images, heads, rows, columns."""
+        return [windows.received(attention.maps).detach() for windows, attention in self.layers]
 
 
 def _place(name: str, layouts: dict[str, Windows]) -> str | None:
-    """The module that cut the windows of the attention `name`: itself, or one around it."""
+    """Return the module that cut the windows of the attention `name`: itself, or one around it."""
     parts = name.split(".")
     around = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((place for place in around if place in layouts), None)

@@ -1,1 +1,1 @@
-"""Models as files for programs without vision_attn: ONNX and torch.export."""
+"""Export models as files for programs without vision_attn: ONNX and torch.export."""

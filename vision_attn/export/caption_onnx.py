@@ -17,29 +17,29 @@ from PIL import Image, ImageOps, ImageSequence
 
 
 def call(session: onnxruntime.InferenceSession, tensors: dict) -> dict:
-    given = {each.name: tensors[each.name] for each in session.get_inputs()}
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, given), strict=True))
+    given = {tensor.name: tensors[tensor.name] for tensor in session.get_inputs()}
+    return dict(zip([tensor.name for tensor in session.get_outputs()], session.run(None, given), strict=True))
 
 
 def film(name: str, frames: int) -> list[Image.Image]:
-    """Frames of a folder, in the order of their numbers, or of an animation: evenly spaced, those of an animation in
-    time. Of those, frames shown for a hundredth of a second or less are taken to last a tenth, as in browsers."""
+    """Read evenly spaced frames of a folder, in the order of their numbers, or of an animation, evenly spaced in time.
+    Frames of an animation that last a hundredth of a second or less count as a tenth, as in browsers."""
     if Path(name).is_dir():
         parts = {path: re.split(r"(\d+)", path.name) for path in Path(name).iterdir()}
-        order = sorted(parts, key=lambda path: [int(part) if part.isdecimal() else part for part in parts[path]])
+        order = sorted(parts, key=lambda path: [int(piece) if piece.isdecimal() else piece for piece in parts[path]])
         return [opened(str(order[place])) for place in np.linspace(0, len(order) - 1, frames).round().astype(int)]
-    found, lengths = [], []
+    captions, lengths = [], []
     for frame in ImageSequence.Iterator(Image.open(name)):
-        found.append(frame.convert("RGB"))
+        captions.append(frame.convert("RGB"))
         length = frame.info.get("duration", 0)
         lengths.append(length if length > 10 else 100)
     ends = np.cumsum(lengths)
     moments = np.linspace(lengths[0] / 2, ends[-1] - lengths[-1] / 2, frames)
-    return [found[place] for place in np.searchsorted(ends, moments, side="right")]
+    return [captions[place] for place in np.searchsorted(ends, moments, side="right")]
 
 
 def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
-    """What the encoder takes of a photograph: (3, S, S)."""
+    """Resize and crop a photograph to the encoder's input, (3, S, S)."""
     size = facts["resolution"], facts["resolution"]
     if facts["fit"] == "centre":
         side = min(photograph.size)
@@ -50,7 +50,8 @@ def seen(photograph: Image.Image, facts: dict) -> np.ndarray:
 
 
 def opened(name: str) -> Image.Image:
-    """Upright, in RGB: white where it is transparent, greys of 10, 12, 14, 16 and more bits scaled to 8."""
+    """Open a picture upright, in RGB: transparent pixels become white, and greys of 10, 12, 14, 16 and more bits are
+    scaled to 8."""
     image = Image.open(name)
     numbers = np.nan_to_num(np.asarray(image), posinf=0, neginf=0) if image.mode[0] in "IF" else None
     if numbers is not None:
@@ -68,15 +69,16 @@ def opened(name: str) -> Image.Image:
 
 
 def barred(words: list[int], facts: dict) -> list[int]:
-    """The words that may not follow these; 1 is the end of a caption."""
-    found = [0, *facts["never"], *[1] * (len(words) < facts["min_words"]), *({*words} & {*facts["once"]})]
+    """Return the words that may not follow these; 1 is the end of a caption."""
+    words_barred = [0, *facts["never"], *[1] * (len(words) < facts["min_words"]), *({*words} & {*facts["once"]})]
     size = facts["no_repeat"]  # of n-grams that may not occur twice
     ngrams = [words[place : place + size] for place in range(len(words) - size + 1)] if size else []
-    return found + [ngram[-1] for ngram in ngrams if ngram[:-1] == words[len(words) - size + 1 :]]
+    return words_barred + [ngram[-1] for ngram in ngrams if ngram[:-1] == words[len(words) - size + 1 :]]
 
 
 def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
-    """The caption that a beam search finds, without its end. A caption that ends keeps its place in the beam."""
+    """Return the caption that a beam search finds, without its end word. A finished caption keeps its place in the
+    beam."""
     beam: list[tuple[float, list[int], dict]] = [
         (0.0, [], held)
     ]  # log-probability, words, and the tensors of the next step
@@ -85,9 +87,9 @@ def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
         for total, words, held in beam:
             if words[-1:] == [1]:
                 continue
-            found = step(held | {"word": np.array([[*words[-1:], 0][:1]])})
-            held = held | {key.removeprefix("next_"): array for key, array in found.items()}
-            logits = found["logits"][0]
+            outputs = step(held | {"word": np.array([[*words[-1:], 0][:1]])})
+            held = held | {key.removeprefix("next_"): array for key, array in outputs.items()}
+            logits = outputs["logits"][0]
             log_prob = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
             log_prob[barred(words, facts)] = -np.inf
             best = np.argsort(-log_prob, kind="stable")[: facts["beams"]].tolist()
@@ -100,7 +102,8 @@ def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
 
 
 def written(words, facts):
-    """The caption of these words: characters and pieces are joined, and scripts without spaces have none."""
+    """Write these words as a caption: characters and pieces of words are joined, and scripts without spaces have
+    none."""
     letter = f"[{facts['spaceless']}]"
     text = facts["gap"].join(words).replace("\u2581", " ").strip()
     return re.sub(f"(?<={letter}) (?={letter})", "", text) if facts["gap"] else text
@@ -112,7 +115,7 @@ if __name__ == "__main__":
     unreadable = 0
     folder = Path(__file__).parent
     facts = json.loads((folder / "captioner.json").read_text(encoding="utf-8"))
-    encoder, start, step = (onnxruntime.InferenceSession(folder / f"{part}.onnx") for part in facts["parts"])
+    encoder, start, step = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in facts["parts"])
     for name in sys.argv[1:]:
         try:
             frames = [opened(name)] if facts["frames"] == 1 else film(name, facts["frames"])

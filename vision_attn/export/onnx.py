@@ -1,7 +1,7 @@
-"""Models in formats that need no vision_attn: ONNX and `torch.export`, with any batch size.
+"""Export models to formats that run without vision_attn: ONNX and `torch.export`, with any batch size.
 
-A captioner becomes three files, as it is called: `encoder` once per image, `start` once per image, and `step` once per
-word. A classifier, a generator and an answerer become one.
+A captioner becomes three files: `encoder` and `start` run once per image, `step` once per word. A classifier, a
+generator or an answerer becomes one file.
 """
 
 import json
@@ -23,7 +23,7 @@ from vision_attn.models.draw import DRAW
 from vision_attn.models.ram import RAM
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
-from vision_attn.system.written import SPACELESS
+from vision_attn.system.word_spacing import SPACELESS
 from vision_attn.task import Task
 from vision_attn.tasks.answer import Answering
 from vision_attn.tasks.caption import Captioning
@@ -33,13 +33,13 @@ from vision_attn.tasks.generate import Generation
 TOLERANCE = 1e-4
 """The largest difference from PyTorch, in probability or in units of the outputs."""
 STORY = (50, 20)
-"""Sentences of a story, and words of a sentence and of a question: those of an exported answerer; fewer are padded with
-0."""
+"""An exported answerer's number of sentences in a story, and of words in a sentence or a question; fewer are padded
+with 0."""
 EXAMPLES, OTHERS = 2, 3
-"""Images to export with, and to check with: another number, since any number must work."""
+"""The number of images to export with, and another one to check with, since any number must work."""
 
 
-class Part(NamedTuple):
+class _Module(NamedTuple):
     """A function of tensors to export."""
 
     name: str
@@ -61,12 +61,13 @@ class Function(nn.Module):
 
 @torch.no_grad()
 def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
-    """Write the parts of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
+    """Write the modules of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
 
-    The parts compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
-    file from PyTorch, on inputs of another number of images: noise, which glimpses hardly follow. On images, a glimpse
-    depends on the one before, and differences by rounding grow with each; so they do between two batches in PyTorch.
-    Raises UserError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
+    The files compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
+    file from PyTorch on another number of images. These are noise, on which glimpses hardly move: on real images each
+    glimpse depends on the one before, so rounding differences grow from glimpse to glimpse, as they do between two
+    batches in PyTorch. Raises UserError for a task or model that cannot be exported, and if a difference exceeds
+    `TOLERANCE`.
     """
     task = task.cpu().eval()
     for module in task.modules():
@@ -74,40 +75,40 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
             module.precision = "fp32"  # ONNX's convolutions have no bfloat16 on a CPU
         if isinstance(module, Backbone):
             module.unfold()
-    found: dict[str, float] = {}
-    checks = {part.name: part for part in _parts(task, OTHERS)}
-    for part in _parts(task, EXAMPLES):
-        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in part.inputs)
+    differences: dict[str, float] = {}
+    checks = {module.name: module for module in _parts(task, OTHERS)}
+    for exported in _parts(task, EXAMPLES):
+        sizes = tuple({0: torch.export.Dim.DYNAMIC} for _ in exported.inputs)
         try:
-            program = torch.export.export(part.module, tuple(part.inputs.values()), dynamic_shapes=(sizes,))
+            program = torch.export.export(exported.module, tuple(exported.inputs.values()), dynamic_shapes=(sizes,))
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise UserError(f"the {part.name} of this {task.kind} cannot be exported ({reason})") from error
-        given = list(checks[part.name].inputs.values())
-        expected = part.module(*given)
+            raise UserError(f"the {exported.name} of this {task.kind} cannot be exported ({reason})") from error
+        given = list(checks[exported.name].inputs.values())
+        expected = exported.module(*given)
         content = BytesIO()  # on a full disk, torch's own writer ends the process
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
             torch.export.save(program, content)
-        with replacing(folder / f"{part.name}.pt2") as path:
+        with replacing(folder / f"{exported.name}.pt2") as path:
             path.write_bytes(content.getbuffer())
-        found[f"{part.name}.pt2"] = _difference(program.module()(*given), expected)
+        differences[f"{exported.name}.pt2"] = _difference(program.module()(*given), expected)
         if onnx:
-            onnx_file = folder / f"{part.name}.onnx"
-            made = _to_onnx(program, part)
+            onnx_file = folder / f"{exported.name}.onnx"
+            made = _to_onnx(program, exported)
             with replacing(onnx_file) as path:
                 made.save(str(path), external_data=False)
-            found[onnx_file.name] = _difference(_run_onnx(onnx_file, part, given), expected)
-    wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
+            differences[onnx_file.name] = _difference(_run_onnx(onnx_file, exported, given), expected)
+    wrong = {name: value for name, value in differences.items() if not value <= TOLERANCE}
     if wrong:
         raise UserError(f"{folder}: results differ from PyTorch's by more than {TOLERANCE}: {wrong}")
     if isinstance(task, Captioning):
         _write_captioner(task, folder)
-    return found
+    return differences
 
 
-def _parts(task: Task, number: int) -> list[Part]:
-    """The functions of a task, with inputs of `number` images."""
+def _parts(task: Task, number: int) -> list[_Module]:
+    """Return the functions of a task to export, with inputs for `number` images."""
     generator = torch.Generator().manual_seed(number)
     options: dict[str, Any] = {"generator": generator, "dtype": next(task.parameters()).dtype}
     if isinstance(task, Captioning) and task.unit != "line":
@@ -128,7 +129,7 @@ def _parts(task: Task, number: int) -> list[Part]:
 
         images = torch.rand(number, *task.image_shape, **options)
         outputs = ["probabilities", "locations"][: len(classify(images))]
-        return [Part("classifier", Function(task.model, classify), {"images": images}, outputs)]
+        return [_Module("classifier", Function(task.model, classify), {"images": images}, outputs)]
     if isinstance(task, Answering):
 
         def answer(facts: Tensor, words: Tensor) -> tuple[Tensor, ...]:
@@ -140,18 +141,18 @@ def _parts(task: Task, number: int) -> list[Part]:
         facts = images if task.encoder else torch.randint(num_words, (number, *STORY), generator=generator)
         words = torch.randint(num_words, (number, STORY[1]), generator=generator)
         inputs = {"facts": facts, "words": words}
-        return [Part("answerer", Function(task, answer), inputs, ["probabilities", "alpha"])]
+        return [_Module("answerer", Function(task, answer), inputs, ["probabilities", "alpha"])]
     if isinstance(task, Generation) and isinstance(task.model, DRAW):
 
         def generate(noise: Tensor) -> tuple[Tensor, ...]:
             return (task.model.decode(noise.transpose(0, 1)[:, :, None]).canvases[-1].sigmoid(),)
 
         noise = torch.randn(number, task.model.num_steps, task.model.latent_size, **options)
-        return [Part("generator", Function(task.model, generate), {"noise": noise}, ["images"])]
+        return [_Module("generator", Function(task.model, generate), {"noise": noise}, ["images"])]
     raise UserError(f"a {type(task).__name__} of {type(task.model).__name__} cannot be exported")
 
 
-def _captioner(task: Captioning, number: int, generator: torch.Generator) -> list[Part]:
+def _captioner(task: Captioning, number: int, generator: torch.Generator) -> list[_Module]:
     side = task.encoder.resolution
     film = [task.frames] * (task.frames > 1)
     images = torch.randint(256, (number, *film, 3, side, side), dtype=torch.uint8, generator=generator)
@@ -167,8 +168,8 @@ def _captioner(task: Captioning, number: int, generator: torch.Generator) -> lis
 
     def step(word: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         held = with_tensors(state, tensors[len(kept) :]), with_tensors(memory, tensors[: len(kept)])
-        logits, after, look = task.model.step(word, *held)
-        return logits[:, 0], *_copied(after), *(() if look is None else (look.alpha[:, 0],))
+        logits, after, attention = task.model.step(word, *held)
+        return logits[:, 0], *_copied(after), *(() if attention is None else (attention.alpha[:, 0],))
 
     names = [f"memory_{place}" for place in range(len(kept))]
     state_names = [f"state_{place}" for place in range(len(going))]
@@ -177,48 +178,48 @@ def _captioner(task: Captioning, number: int, generator: torch.Generator) -> lis
     after = ["logits", *(f"next_{name}" for name in state_names), *seen]
     encode = Function(task.encoder, lambda images: (task.encoder(images),))
     return [
-        Part("encoder", encode, {"images": images}, ["regions"]),
-        Part("start", Function(task.model, start), {"regions": regions}, [*names, *state_names]),
-        Part("step", Function(task.model, step), inputs, after),
+        _Module("encoder", encode, {"images": images}, ["regions"]),
+        _Module("start", Function(task.model, start), {"regions": regions}, [*names, *state_names]),
+        _Module("step", Function(task.model, step), inputs, after),
     ]
 
 
 def _copied(nested: Nested) -> tuple[Tensor, ...]:
-    """Copies of the tensors: an exported function may not return its inputs, or views of them."""
+    """Copy the tensors: an exported function may not return its inputs, or views of them."""
     return tuple(tensor.clone() for tensor in tensors_of(nested))
 
 
-def _to_onnx(program: Any, part: Part) -> Any:
+def _to_onnx(program: Any, module: _Module) -> Any:
     import logging
 
-    for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which tell each thing that they fold
+    for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which report each constant that they fold
         logging.getLogger(library).setLevel(logging.ERROR)
     return torch.onnx.export(
-        program, input_names=list(part.inputs), output_names=part.outputs, dynamo=True, verbose=False, optimize=True
+        program, input_names=list(module.inputs), output_names=module.outputs, dynamo=True, verbose=False, optimize=True
     )
 
 
-def _run_onnx(file: Path, part: Part, given: Sequence[Tensor]) -> list[Tensor]:
+def _run_onnx(file: Path, module: _Module, given: Sequence[Tensor]) -> list[Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    asked = {each.name for each in session.get_inputs()}
-    named = {name: tensor.numpy() for name, tensor in zip(part.inputs, given, strict=True) if name in asked}
-    return [torch.from_numpy(array) for array in session.run(part.outputs, named)]
+    asked = {tensor.name for tensor in session.get_inputs()}
+    named = {name: tensor.numpy() for name, tensor in zip(module.inputs, given, strict=True) if name in asked}
+    return [torch.from_numpy(array) for array in session.run(module.outputs, named)]
 
 
-def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of any output, or the relative one where numbers are larger than 1."""
+def _difference(computed: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Return the largest difference of any output, relative where numbers are larger than 1."""
     differences = [
-        ((one.double() - other.double()).abs() / other.double().abs().clamp(min=1)).max()
-        for one, other in zip(found, expected, strict=True)
-        if one.numel()
+        ((tensor.double() - other.double()).abs() / other.double().abs().clamp(min=1)).max()
+        for tensor, other in zip(computed, expected, strict=True)
+        if tensor.numel()
     ]
     return float(torch.stack(differences).max())
 
 
 def _write_captioner(task: Captioning, folder: Path) -> None:
-    """Write what the exported captioner needs: its words and sizes, and a program that captions with it."""
+    """Write the files that the exported captioner needs: its words and sizes, and a program that captions with it."""
     content: dict[str, Any] = {
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),

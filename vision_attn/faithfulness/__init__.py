@@ -1,1 +1,1 @@
-"""Whether a map is true to its model: deletion and insertion curves, random weights, and a page."""
+"""How faithful maps are to their model: deletion and insertion curves, random weights, a page."""

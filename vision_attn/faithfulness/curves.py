@@ -1,8 +1,8 @@
 """Insertion and deletion curves (Petsiuk et al. 2018, "RISE", arXiv:1806.07421): how faithful a map is to a model.
 
-Regions are taken from an image in the order of a map, or put into an empty one, and the score of the answer is
-followed. A good map finds what the answer depends on: the score falls early when its regions are deleted, and rises
-early when they are inserted.
+Regions are deleted from an image in the order of a map, or inserted into an empty image, while the score of the answer
+is measured. A good map finds the regions that the answer depends on: the score falls early when they are deleted, and
+rises early when they are inserted.
 """
 
 from typing import NamedTuple
@@ -17,14 +17,15 @@ from vision_attn.system.errors import UserError
 
 
 class Curves(NamedTuple):
-    """The score after each step, from none to all regions, of each map."""
+    """The scores of each map after each step, from none to all regions."""
 
     deletion: Float[Tensor, "*maps steps"]
     insertion: Float[Tensor, "*maps steps"]
 
     @property
     def areas(self) -> dict[str, Float[Tensor, "*maps"]]:
-        """The area under each curve, over the share of regions. deletion: lower is better; insertion: higher."""
+        """Return the area under each curve, over the share of regions. Lower is better for deletion, higher for
+        insertion."""
         return {name: torch.trapezoid(curve) / (curve.shape[-1] - 1) for name, curve in self._asdict().items()}
 
 
@@ -39,11 +40,11 @@ def perturbation_curves(
 ) -> Curves:
     """Delete the regions of `image` by falling weight, and insert them into an empty image, in `steps` steps.
 
-    weights: the map, a weight for each region, or several maps; equal weights are taken in random order.
-    fill: what stands in the place of regions that are gone: see `metrics.perturbations`.
-    extent: where the regions lie on the image. A pixel belongs to the region nearest to it.
+    weights: a map with a weight for each region, or several maps; ties are broken at random. fill: the function that
+    fills deleted regions: see `metrics.perturbations`. extent: where the regions lie on the image. A pixel belongs to
+    the region nearest to it.
 
-    Differs from the paper: whole regions are taken, not pixels, and the same `fill` serves both curves (the paper
+    Differs from the paper: whole regions are deleted, not pixels, and the same `fill` serves both curves (the paper
     inserts into a blurred image).
     """
     if steps < 1:
@@ -67,8 +68,8 @@ def perturbation_curves(
 def best_order(
     score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], *, sign: int, fill: Fill = mean
 ) -> Float[Tensor, "rows columns"]:
-    """Weights whose order of deletion (`sign` 1) or insertion (-1) is found greedily: in each step the region is taken
-    that lowers the score most, or raises it most. Takes about half the square of the number of regions in scores."""
+    """Find weights whose order of deletion (`sign` 1) or insertion (-1) is the greedy one: each step takes the region
+    that lowers or raises the score most. Computes about half the square of the number of regions in scores."""
     rows, columns = grid
     taken, weights = torch.zeros(rows * columns, dtype=torch.bool), torch.zeros(rows * columns)
     for step in range(rows * columns):

@@ -1,5 +1,5 @@
-"""Whether maps are faithful: deletion and insertion curves, the sanity check of Adebayo et al. 2018, pointing, and
-agreement, of several methods of maps on the answers of one model."""
+"""`Measurement`: measure how faithful several methods' maps are to one model, by deletion and insertion curves, the
+sanity check of Adebayo et al. 2018, pointing, and agreement."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.explain.attributions import regions_of
-from vision_attn.explain.subjects import Map, Question, Subject
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.faithfulness.curves import Curves, best_order, perturbation_curves, scores_without
 from vision_attn.faithfulness.examples import Example, Examples
 from vision_attn.faithfulness.random_weights import STAGES, from_the_output, randomised
@@ -24,72 +24,74 @@ from vision_attn.metrics.perturbations import FILLS
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import plural, progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import Turn, forked
+from vision_attn.system.locks import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
-"""A method of maps of the user's own: from the image that the model takes, and the text of what is explained, to a map
-that covers the image evenly."""
+"""A user's own method: from the image that the model takes, and the text of an answer, to a map of the whole image."""
 BLOCKS = 4
-"""Rows and columns of the regions of which the best order is searched."""
+"""The rows and columns of regions whose best order is searched."""
 ANSWERS = 1000
-"""Seeds for each image; of more answers, the seeds of the next image follow."""
+"""The number of seeds for each image. An image with more answers uses the seeds of the next one."""
 
 
-class Settings(NamedTuple):
+class MeasureSettings(NamedTuple):
     """How maps are measured."""
 
     fill: str = "linear"
-    """What stands in the place of regions that are gone: a name of `metrics.perturbations.FILLS`."""
+    """How deleted regions are filled: a name of `metrics.perturbations.FILLS`."""
     steps: int = 10
-    """Of a curve, from all regions to none."""
+    """The number of steps of a curve, from all regions to none."""
     best: int = 3
-    """Images of which the best order is searched; about 270 scores for each answer."""
+    """The number of images whose best order is searched; it takes about 270 scores for each answer."""
     sanity: int = 3
-    """Images whose maps are compared with those of random weights."""
+    """The number of images whose maps are compared with those of random weights."""
     seed: int = 0
 
 
-DEFAULTS = Settings()
+DEFAULTS = MeasureSettings()
 
 
 class Measured(NamedTuple):
-    """The numbers of one answer; of methods in their order, and last of a random order."""
+    """The numbers of one answer: one for each method in order, the last one for a random order."""
 
     text: str
     probability: float
     deletion: list[float]
-    """Area under the deletion curve, over the share of regions."""
+    """The area under the deletion curve, over the share of regions."""
     insertion: list[float]
     pointing: list[float] | None
-    """Of each method and last of a uniform map: whether the largest region lies in a box or mask. None without them."""
+    """Whether the largest region lies in a box or mask, by method and last for a uniform map. None without boxes."""
     mass: list[float] | None
-    """The share of the map in boxes or masks."""
+    """The share of the map in boxes or masks, in the same order."""
     control: list[float] | None = None
-    """Of a word of a caption, how often it becomes likelier where its place is looked at, and a random one; see
-    `tasks.controlled`. None for a model that cannot be steered."""
+    """How often a word of a caption becomes likelier when the model is steered to its place, and to a random place; see
+    `tasks.word_control`. None for a model that cannot be steered."""
 
 
-class Answer(NamedTuple):
-    """One that is looked at again in the end."""
+class FirstAnswer(NamedTuple):
+    """The first answer to an image, which `finish` measures further."""
 
     number: int
-    """Among all answers."""
+    """The number of the answer among all answers."""
     image: Float[Tensor, "C Y X"]
-    question: Question
+    question: ExplainedAnswer
     maps: Float[Tensor, "methods L"]
 
 
 class Measurement:
-    """Measures maps image by image, and keeps numbers and a few examples alone.
+    """Measure maps image by image, keeping only numbers and a few examples.
 
-    methods: names of methods of the subject ("attention:3" is that of layer 3), or by name methods of your own.
+    methods: names of methods of the subject ("attention:3" is that of layer 3), or your own methods by name.
     """
 
     subject: Subject
-    settings: Settings
+    settings: MeasureSettings
 
     def __init__(
-        self, subject: Subject, methods: Sequence[str] | Mapping[str, Given | None], settings: Settings = DEFAULTS
+        self,
+        subject: Subject,
+        methods: Sequence[str] | Mapping[str, Given | None],
+        settings: MeasureSettings = DEFAULTS,
     ) -> None:
         check_range("measure", 1, 100, steps=settings.steps)
         check_range("measure", 0, 100000, best=settings.best, sanity=settings.sanity)
@@ -99,136 +101,136 @@ class Measurement:
         self.methods: dict[str, Given | None] = (
             dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(methods)
         )
-        self.each: list[tuple[str, list[Measured]]] = []
-        """The numbers of each image."""
+        self.by_image: list[tuple[str, list[Measured]]] = []
+        """The file and the numbers of each image."""
         self.curves: list[Float[Tensor, "methods steps"]] = []
         """The sums of deletion and insertion curves over all answers."""
         self.agreement: Any = 0.0
         self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
-        """Of each method, those of each map."""
+        """The seconds that each map of a method took, by method."""
         self.varies: Tensor | bool = False
-        """Of each method, whether any of its maps is more than the same weight everywhere."""
+        """Whether any map of a method differs from the same weight everywhere, for each method."""
         self.examples = Examples()
         self.best: list[tuple[float, float]] = []
-        """The lowest area under a deletion curve and the highest under an insertion curve that were found, of the
-        first answers."""
+        """The smallest area under a deletion curve and the largest under an insertion curve, of each first answer."""
         self.sanity: dict[str, list[float]] = {}
-        """Of each method, the rank correlation of maps after each stage of randomising."""
-        self.first: list[Answer] = []
-        """The first answer to each of the first images: their best orders are searched, and random weights tried."""
+        """The rank correlation of each method's maps with the original ones after each stage of randomising."""
+        self.first: list[FirstAnswer] = []
+        """The first answers to the first images, for the search of best orders and the test with random weights."""
         self.is_whole = True
-        """Whether it ended by itself; False if it was interrupted."""
+        """Whether the measurement was complete; False if it was interrupted."""
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
-        """Measure one image. picture: the part of it that is seen. boxes: from the text of an answer to its boxes
-        (x0, y0, x1, y1) in [-1, 1] of the picture, or masks; none if it has none. An image whose measurement is
-        interrupted leaves nothing behind."""
+        """Measure one image. An interrupted measurement leaves nothing behind. picture: the part that the model sees.
+        boxes: returns the boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or the masks, of an answer's text."""
         before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
-        found, shown = [], []
+        answers, shown = [], []
         try:
-            with self.subject.turn, forked(self.settings.seed + len(self.each)):
+            with self.subject.turn, forked(self.settings.seed + len(self.by_image)):
                 image = self.subject.read(picture)
                 questions = self.subject.questions(image)
                 for number, question in enumerate(questions):
                     if question.content:
                         measured, maps = self._measured(image, question, number, boxes)
-                        found.append(measured)
+                        answers.append(measured)
                         gain = sum(gains(measured)) / len(maps)
                         shown.append(Example(gain, file, picture.copy(), question.text, maps))
                 controls = self.subject.controls(image, questions, self._places(boxes), FILLS[self.settings.fill])
-                found = [
-                    one._replace(control=many) for one, many in zip(found, controls or [None] * len(found), strict=True)
+                answers = [
+                    answer._replace(control=many)
+                    for answer, many in zip(answers, controls or [None] * len(answers), strict=True)
                 ]
         except BaseException:
             self.curves, self.agreement, self.varies, self._answers, self.first = before
             raise
-        self.each.append((file, found))
+        self.by_image.append((file, answers))
         self.examples.add(shown)
-        return found
+        return answers
 
     def _measured(
-        self, image: Tensor, question: Question, number: int, boxes: Callable | None
+        self, image: Tensor, question: ExplainedAnswer, number: int, boxes: Callable | None
     ) -> tuple[Measured, dict[str, Map]]:
         maps = {name: self._map(name, image, question) for name in self.methods}
         grid = regions_of(tuple(image.shape[1:]))
-        on_grid = torch.stack([resampled(one, grid) for one in maps.values()])
-        curves = self._curves(image, question, on_grid, ANSWERS * (self.settings.seed + len(self.each)) + number)
+        on_grid = torch.stack([resampled(heatmap, grid) for heatmap in maps.values()])
+        curves = self._curves(image, question, on_grid, ANSWERS * (self.settings.seed + len(self.by_image)) + number)
         self.curves = [curve + (self.curves[number] if self.curves else 0) for number, curve in enumerate(curves)]
         self.agreement = self.agreement + rank_correlation(on_grid.flatten(1))
         self.varies = self.varies | (on_grid.flatten(1).amax(dim=1) > on_grid.flatten(1).amin(dim=1))
         enough = len(self.first) >= max(self.settings.best, self.settings.sanity)
         if not enough and not (self.first and self.first[-1].image is image):
-            self.first.append(Answer(self._answers, image, question, on_grid.flatten(1)))
+            self.first.append(FirstAnswer(self._answers, image, question, on_grid.flatten(1)))
         self._answers += 1
         deletion, insertion = (area.tolist() for area in curves.areas.values())
         pointing, mass = self._pointed(on_grid, boxes and boxes(question.text))
         return Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass), maps
 
-    def _curves(self, image: Tensor, question: Question, maps: Tensor, seed: int) -> Curves:
-        """The curves of each map, and last of a random order. Each has the same random numbers, which break ties and
-        fill holes, so that what is found of a method does not depend on which others are measured."""
-        score, found = partial(self._score, question=question), []
+    def _curves(self, image: Tensor, question: ExplainedAnswer, maps: Tensor, seed: int) -> Curves:
+        """Return the curves of each map, and last of a random order. All use the same random numbers, which break ties
+        and fill deleted regions, so that the numbers of a method do not depend on the other methods."""
+        score, curves = partial(self._score, question=question), []
         with forked(seed):
             order = torch.rand(2, *maps.shape[1:])[1:]  # the first ones break ties
         for weights in torch.cat([maps, order]).to(image.device):
             with forked(seed):
-                found.append(
+                curves.append(
                     perturbation_curves(
                         score, image, weights, steps=self.settings.steps, fill=FILLS[self.settings.fill]
                     )
                 )
-        return Curves(*map(torch.stack, zip(*found, strict=True)))
+        return Curves(*map(torch.stack, zip(*curves, strict=True)))
 
-    def _score(self, images: Tensor, question: Question) -> Tensor:
-        """The scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
+    def _score(self, images: Tensor, question: ExplainedAnswer) -> Tensor:
+        """Return the scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
         with self.subject.turn as turn:
             if isinstance(turn, Turn):
                 turn.compare(len(images))
             return self.subject.score(images, question.target)
 
-    def _map(self, name: str, image: Tensor, question: Question) -> Map:
+    def _map(self, name: str, image: Tensor, question: ExplainedAnswer) -> Map:
         start, own = time.perf_counter(), self.methods[name]
         if own is None:
-            found = self.subject.map(name, image, question.target)
+            heatmap = self.subject.map(name, image, question.target)
         else:
-            found = Map(torch.as_tensor(own(image, question.text)).float())
+            heatmap = Map(torch.as_tensor(own(image, question.text)).float())
         self.seconds[name].append(time.perf_counter() - start)
-        return Map(torch.nan_to_num(found.weights.detach().float().cpu()), found.extent)
+        return Map(torch.nan_to_num(heatmap.weights.detach().float().cpu()), heatmap.extent)
 
     def _pointed(self, maps: Tensor, boxes: Sequence | None) -> tuple[list[float] | None, list[float] | None]:
-        """Pointing and mass of each map, and of a uniform one."""
+        """Return pointing and mass of each map and of a uniform one."""
         if not boxes:
             return None, None
         rows, columns = maps.shape[1:]
-        found, inside = [], self._seen(boxes)
+        scores, inside = [], self._seen(boxes)
         for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
-            one = AttentionCorrectness((rows, columns))
-            one.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
-            found.append(one.compute())
-        return [one["pointing"] for one in found], [one["mass"] for one in found]
+            score = AttentionCorrectness((rows, columns))
+            score.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
+            scores.append(score.compute())
+        return [score["pointing"] for score in scores], [score["mass"] for score in scores]
 
     def _seen(self, boxes: Sequence) -> list[Any]:
-        """Boxes and masks of the picture, on the image that the model takes."""
-        seen = self.subject.part
+        """Return boxes and masks of the picture in coordinates of the image that the model takes."""
+        seen = self.subject.seen
         return [
-            one.seen_from(seen) if isinstance(one, Mask) else tuple(Extent(*map(float, one)).seen_from(seen))
-            for one in boxes
+            box.seen_from(seen) if isinstance(box, Mask) else tuple(Extent(*map(float, box)).seen_from(seen))
+            for box in boxes
         ]
 
     def _places(self, boxes: Callable | None) -> Callable[[str], list[Any]]:
-        """From an answer to its boxes on the image that the model takes, without masks."""
-        return lambda text: [one for one in self._seen(boxes(text) if boxes else ()) if not isinstance(one, Mask)]
+        """Return a function from an answer to its boxes on the image that the model takes, without masks."""
+        return lambda text: [box for box in self._seen(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
 
     def finish(self) -> None:
-        """Search the best orders, and check how maps depend on the weights, of the first answers. Raises UserError if
-        nothing was measured."""
+        """Search the best orders of first answers, and test their maps with random weights. Raises UserError without
+        any."""
         if not self._answers:
-            none = f"no answer to {plural(len(self.each), 'image')} has a word to explain" if self.each else "no image"
+            images = plural(len(self.by_image), "image")
+            none = f"no answer to {images} has a word to explain" if self.by_image else "no image"
             raise UserError(f"nothing could be measured: {none}")
         with self.subject.turn, forked(self.settings.seed):
             searched = self.first[: self.settings.best]
-            answers = [one for _, found in self.each for one in found]
+            answers = [answer for _, answers in self.by_image for answer in answers]
             for answer in progress(searched, what="best orders", unit="answer") if searched else ():
                 lowest, highest = self._best(answer.image, answer.question)
                 other = answers[answer.number]
@@ -237,19 +239,19 @@ class Measurement:
                 self._check(checked)
 
     def interrupt(self) -> None:
-        """End with the images that were measured until now, without random weights that were not tried to the end."""
+        """End with the images measured so far, without an unfinished test with random weights."""
         self.is_whole = False
         if any(len(stages) < STAGES for stages in self.sanity.values()):
             self.sanity = {}
 
-    def _best(self, image: Tensor, question: Question) -> tuple[float, float]:
+    def _best(self, image: Tensor, question: ExplainedAnswer) -> tuple[float, float]:
         size, fill = tuple(image.shape[1:]), FILLS[self.settings.fill]
         rows, columns = (min(BLOCKS, side) for side in regions_of(size))
 
         score = partial(self._score, question=question)
-        found = [best_order(score, image, (rows, columns), sign=sign, fill=fill) for sign in (1, -1)]
+        orders = [best_order(score, image, (rows, columns), sign=sign, fill=fill) for sign in (1, -1)]
         blocks = (
-            torch.stack(found).repeat_interleave(-(-size[0] // rows), 1).repeat_interleave(-(-size[1] // columns), 2)
+            torch.stack(orders).repeat_interleave(-(-size[0] // rows), 1).repeat_interleave(-(-size[1] // columns), 2)
         )
         regions = torch.nn.functional.interpolate(blocks[None], regions_of(size), mode="nearest-exact")[0]
         curves: Curves = perturbation_curves(
@@ -257,7 +259,7 @@ class Measurement:
         )
         return float(curves.areas["deletion"][0]), float(curves.areas["insertion"][1])
 
-    def _check(self, checked: Sequence[Answer]) -> None:
+    def _check(self, checked: Sequence[FirstAnswer]) -> None:
         subject, (_, image, question, _) = self.subject, checked[0]
         grid = regions_of(tuple(image.shape[1:]))
         parts = from_the_output(subject.module, lambda: subject.score(image[None], question.target))
@@ -274,7 +276,7 @@ class Measurement:
         self.seconds = seconds
 
     def seconds_of_end(self, images: int) -> float:
-        """An estimate of the seconds of `finish` after `images` images, from a few scores and the maps so far."""
+        """Estimate the seconds of `finish` after `images` images, from a few scores and the maps so far."""
         if not self.first:
             return 0.0
         _, image, question, _ = self.first[-1]
@@ -291,8 +293,8 @@ class Measurement:
 
 
 def gains(measured: Measured) -> list[float]:
-    """How much more faithful each method is than a random order: the mean of how much lower the area under its deletion
-    curve is, and how much higher that under its insertion curve."""
+    """Return how much more faithful each method is than a random order: the mean of how much smaller the area under its
+    deletion curve is and how much larger the area under its insertion curve."""
     deletion, insertion = measured.deletion, measured.insertion
     pairs = zip(deletion[:-1], insertion[:-1], strict=True)
     return [(deletion[-1] - lower + higher - insertion[-1]) / 2 for lower, higher in pairs]

@@ -1,4 +1,4 @@
-"""The images of a run's own data, where they are drawn: scenes, digits and stars, with the boxes of what is on them."""
+"""Read the generated images of a run's own data (scenes, digits, stars), with the boxes of their objects."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vision_attn.contracts import Fit
 from vision_attn.data.digits.mnist import DigitSource
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.labelled.boxes import Box
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
@@ -15,13 +15,13 @@ from vision_attn.task import Source, Task
 
 
 class OwnImages:
-    """The first images of the test split, one after the other, and the boxes of the last one (`of`).
+    """An iterator over the first images of the test split; `of` returns the boxes of the last one.
 
     Raises UserError for a run on photographs, whose files can be named.
     """
 
     def __init__(self, task: Task, source: Source, name: str, number: int) -> None:
-        if not isinstance(source, Generated | DigitSource):
+        if not isinstance(source, GeneratedImages | DigitSource):
             raise UserError(f"{name} is not of drawn images: name photographs, or a folder of them, to measure it on")
         self.task, self.source, self.number = task, source, number
         self._boxes: Any = None
@@ -41,8 +41,8 @@ class OwnImages:
                 return
 
     def of(self, file: str, fit: Fit) -> Callable[[str], Sequence[Box]]:
-        """From the text of an answer to its boxes on the last image: of a scene those that the word names, of a star or
-        a digit the one that it has."""
+        """Return a function from the text of an answer to its boxes on the last image: in a scene the objects that the
+        word names, otherwise the box of the star or digit."""
         boxes = self._boxes
         if isinstance(boxes, Tensor):
             return lambda _: [_box(boxes.tolist())]

@@ -1,4 +1,4 @@
-"""The page that says how faithful maps are: a verdict, a table, curves, and the most and the least faithful images."""
+"""Write the page of a measurement: the verdict, a table, curves, and the most and the least faithful images."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from vision_attn.viz.overlay.pages import NAMES, constants
 from vision_attn.viz.overlay.scale import number, shares
 from vision_attn.viz.overlay.views import VIEW, View, overlaid
 from vision_attn.viz.page import around, edges_of, map_of
-from vision_attn.viz.sheet import Panel, fitted, sheet
+from vision_attn.viz.panel_sheets import Panel, fitted, sheet
 
 UNKNOWN = "–"
 SIDE = 256
 ACROSS = 6
-"""The most pictures of an example in a row."""
+"""The largest number of pictures of an example in a row."""
 FILLED = {"linear": "noisy linear interpolation", "mean": "the mean colour", "blur": "the blurred image"}
 TITLE = "How faithful the maps of {} are"
 
@@ -37,7 +37,7 @@ class ExamplePicture(NamedTuple):
     picture: Image.Image
     text: str
     maps: dict[str, tuple[Float[Tensor, "rows columns"], Extent]]
-    """By method: a map, and where it lies on the picture."""
+    """Each method's map, and where it lies on the picture."""
     seen: Extent = WHOLE
     """The part of the picture that the model sees."""
 
@@ -45,7 +45,7 @@ class ExamplePicture(NamedTuple):
 def write_measured(
     path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture], overlay: View = VIEW
 ) -> Path:
-    """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
+    """Write the page of `numbers` (`faithfulness.report.all_numbers`). The first half of `examples` is the most
     faithful. overlay: the view of maps, see `viz.overlay`."""
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
@@ -63,8 +63,8 @@ def write_measured(
         lines=lines,
         plots=_plots(numbers, lines),
         agreement=numbers["agreement"],
-        most=[_example(one) for one in examples[:middle]],
-        least=[_example(one) for one in examples[middle:]],
+        most=[_example(example) for example in examples[:middle]],
+        least=[_example(example) for example in examples[middle:]],
         views=NAMES,
         overlay=overlay,
         **constants(),
@@ -72,7 +72,9 @@ def write_measured(
 
 
 class _Cell(NamedTuple):
-    """A number of a method. `kind`: "yes" for one that is sure to be good, "no" for bad, else empty."""
+    """The text of a number in the table.
+
+    kind: "yes" for a number that is certainly good, "no" for a bad one, otherwise empty."""
 
     text: str
     kind: str = ""
@@ -86,7 +88,7 @@ class _Row(NamedTuple):
 
     label: str
     line: int | None
-    """The number of its curve; None without one."""
+    """The number of the row's curve; None without one."""
     cells: dict[str, _Cell]
     kind: str = ""
     """"other" for an order to compare with."""
@@ -100,9 +102,9 @@ class _Table(NamedTuple):
 
 
 def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
-    """The rows of methods, best first, and below them those of a random and of the best order. A column in which no
-    method has a number is left out."""
-    pointed, checked = numbers["uniform"] is not None, any("sanity" in one for one in numbers["methods"].values())
+    """Make the rows of methods, best first, followed by a random and the best order. A column without a number is left
+    out."""
+    pointed, checked = numbers["uniform"] is not None, any("sanity" in method for method in numbers["methods"].values())
     heads = {"gain": "over a random order", "95% interval": "of it alone", "deletion": "lower is better"}
     heads |= {"insertion": "higher is better"}
     heads |= {"of the best": "order that was found"} if numbers["best"] is not None else {}
@@ -110,46 +112,46 @@ def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
     heads |= {"pointing": "largest region on the object", "mass": "on the object"} if pointed else {}
     heads |= {"control": "words follow a map that is moved", "seconds": "for a map"}
     rows = [
-        _Row(name, lines.index(name), _cells(one))
-        for name, one in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
+        _Row(name, lines.index(name), _cells(method))
+        for name, method in sorted(numbers["methods"].items(), key=lambda item: -item[1]["gain"])
     ]
     heads = {
         key: note for key, note in heads.items() if any(row.cells.get(key, UNSEEN).text != UNKNOWN for row in rows)
     }
     best = f"best order found, of {plural(numbers['searched'], 'image')}"
     for name, label in (("random", "random order"), ("best", best), ("uniform", "uniform map")):
-        if (one := numbers[name]) is not None:
-            cells = {key: _Cell(_number(value)) for key, value in one.items()}
+        if (areas := numbers[name]) is not None:
+            cells = {key: _Cell(_number(value)) for key, value in areas.items()}
             if name == "random" and numbers.get("control"):
                 cells["control"] = _Cell(_number(numbers["control"]["random"]))
             rows.append(_Row(label, lines.index(name) if name in lines else None, cells, kind="other"))
     return _Table(heads, rows)
 
 
-def _cells(one: Mapping[str, Any]) -> dict[str, _Cell]:
-    """The numbers of a method by the name of their column."""
-    ends, share = one["gain_interval"], one["share"]
-    kind = "" if ends is None else "yes" if one["is_better"] else "no" if ends[1] < 0 else ""
+def _cells(method: Mapping[str, Any]) -> dict[str, _Cell]:
+    """Return the numbers of a method by the name of their column."""
+    ends, share = method["gain_interval"], method["share"]
+    style = "" if ends is None else "yes" if method["is_better"] else "no" if ends[1] < 0 else ""
     cells = {
-        "gain": _Cell(signed(one["gain"]), kind),
+        "gain": _Cell(signed(method["gain"]), style),
         "95% interval": _Cell(UNKNOWN if ends is None else f"{signed(ends[0])} to {signed(ends[1])}"),
-        "of the best": _Cell(UNKNOWN if share is None or kind != "yes" else f"{share:.0%}"),
-        "seconds": _Cell(f"{one['seconds']:.2g}"),
+        "of the best": _Cell(UNKNOWN if share is None or style != "yes" else f"{share:.0%}"),
+        "seconds": _Cell(f"{method['seconds']:.2g}"),
     }
-    if "sanity" in one:
-        text = f"{one['sanity'][-1]:.2f}"
-        cells["random weights"] = _Cell(f"{text} unchanged", "no") if one["ignores_weights"] else _Cell(text)
+    if "sanity" in method:
+        text = f"{method['sanity'][-1]:.2f}"
+        cells["random weights"] = _Cell(f"{text} unchanged", "no") if method["ignores_weights"] else _Cell(text)
     plain = ("deletion", "insertion", "pointing", "mass", "control")
-    return cells | {key: _Cell(_number(one[key])) for key in plain if key in one}
+    return cells | {key: _Cell(_number(method[key])) for key in plain if key in method}
 
 
 def _number(value: float) -> str:
-    """Three decimals, or three digits of what is small."""
+    """Format a number with three decimals, or three digits if it is small."""
     return f"{value:.3f}" if not value or value >= 0.1 else f"{value:#.3g}"
 
 
 def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
-    """What the columns are; `heads`: those that are shown."""
+    """Explain the columns of `heads`, those that are shown."""
     lines = [
         "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
         "much higher that under the insertion curve."
@@ -191,15 +193,15 @@ def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
 def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
     steps = numbers["settings"]["steps"]
     plots = []
-    for kind, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
+    for name, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
         curves = {
-            name: [(100 * step / steps, value) for step, value in enumerate(curve[kind])]
+            name: [(100 * step / steps, value) for step, value in enumerate(curve[name])]
             for name, curve in numbers["curves"].items()
         }
         plots.append(
             plot(f"{numbers['score'].capitalize()} against the share of {text}, in percent", curves, lines, shown=[0])
         )
-    checked = {name: one["sanity"] for name, one in numbers["methods"].items() if "sanity" in one}
+    checked = {name: method["sanity"] for name, method in numbers["methods"].items() if "sanity" in method}
     if checked:
         curves = {
             name: [(0, 1.0), *((100 * stage / len(values), value) for stage, value in enumerate(values, 1))]
@@ -219,11 +221,11 @@ class _Map(NamedTuple):
     columns: int
     extent: str
     most: str
-    """Its largest share of the weight."""
+    """The largest share of the weight in a region."""
 
 
 class _Example(NamedTuple):
-    """What the template inserts of an example: its picture as a data URL, and its maps."""
+    """The template's data of an example: its picture as a data URL, and its maps."""
 
     name: str
     text: str
@@ -231,12 +233,13 @@ class _Example(NamedTuple):
     source: str
     maps: list[_Map]
     seen: str
-    """The edges of the part that the model sees, and their distances from those of the picture; empty for all."""
+    """The edges of the part that the model sees, and their distances from those of the picture; empty if it sees
+    all."""
     around: str
 
     @property
     def across(self) -> int:
-        """Pictures in a row of a wide screen, so that the rows are nearly equally long."""
+        """The number of pictures in a row of a wide screen, so that the rows are nearly equally long."""
         pictures = 1 + len(self.maps)
         return ceil(pictures / ceil(pictures / ACROSS))
 
@@ -248,14 +251,14 @@ def _mapped(name: str, weights: Float[Tensor, "rows columns"], extent: Extent, s
 
 
 def _example(example: ExamplePicture) -> _Example:
-    maps = [_mapped(name, *one, example.seen) for name, one in example.maps.items()]
-    part = ("", "") if example.seen == WHOLE else (edges_of(example.seen), around(example.seen))
+    maps = [_mapped(name, *heatmap, example.seen) for name, heatmap in example.maps.items()]
+    edges = ("", "") if example.seen == WHOLE else (edges_of(example.seen), around(example.seen))
     source = _source(fitted(example.picture, SIDE))
-    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps, *part)
+    return _Example(Path(example.file).name, example.text, signed(example.gain), source, maps, *edges)
 
 
 def _pictures(example: ExamplePicture, overlay: View) -> list[Image.Image]:
-    """The plain picture, and the picture with each map, on its own scale."""
+    """Draw the plain picture, and the picture with each map on its own scale."""
     plain = fitted(example.picture, SIDE)
     return [plain] + [
         overlaid(plain, weights, overlay, extent=extent, seen=example.seen) for weights, extent in example.maps.values()
@@ -269,10 +272,10 @@ def _source(picture: Image.Image) -> str:
 
 
 def example_sheet(model: str, examples: Sequence[ExamplePicture], overlay: View = VIEW) -> Image.Image:
-    """A picture of the examples: a row for each, with the maps of all methods. overlay: see `viz.overlay`."""
+    """Draw the examples, a row for each, with the maps of all methods. overlay: see `viz.overlay`."""
     panels = []
     for example in examples:
         notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]
         words = [example.text, *example.maps]
-        panels += [Panel(*one) for one in zip(_pictures(example, overlay), words, notes, strict=True)]
+        panels += [Panel(*panel) for panel in zip(_pictures(example, overlay), words, notes, strict=True)]
     return sheet(panels, caption="", title=TITLE.format(model))

@@ -1,27 +1,31 @@
-"""Maps on another grid."""
+"""`resampled`: interpolate a map onto another grid."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.explain.subjects import Map
+from vision_attn.explain.explained_models import Map
 from vision_attn.geometry.extents import WHOLE, positions
 
 
-def resampled(one: Map, grid: tuple[int, int]) -> Float[Tensor, "rows columns"]:
-    """A map on another grid that covers the image: linear between the centres of its cells, the mean of each region."""
+def resampled(heatmap: Map, grid: tuple[int, int]) -> Float[Tensor, "rows columns"]:
+    """Resample a map on another grid that covers the image: linear between the centres of its cells, averaged over each
+    region."""
     down, across = (
         _weights(size, number, *ends)
         for size, number, ends in zip(
-            grid, one.weights.shape, ((one.extent.y0, one.extent.y1), (one.extent.x0, one.extent.x1)), strict=True
+            grid,
+            heatmap.weights.shape,
+            ((heatmap.extent.y0, heatmap.extent.y1), (heatmap.extent.x0, heatmap.extent.x1)),
+            strict=True,
         )
     )
-    return down @ one.weights @ across.mT
+    return down @ heatmap.weights @ across.mT
 
 
 def _weights(regions: int, cells: int, low: float, high: float) -> Float[Tensor, "regions cells"]:
-    """The weight of each cell of a map in each region along one axis; each row sums to 1. A grid of the same size and
-    place is left as it is."""
+    """Return the weight of each cell of a map in each region along one axis; each row sums to 1. A grid of the same
+    size and place is unchanged."""
     if regions == cells and (low, high) == (WHOLE.x0, WHOLE.x1):
         return torch.eye(regions)
     samples = regions * max(4, -(-2 * cells // regions))

@@ -1,4 +1,4 @@
-"""What computes the same numbers sooner: `accelerate` exchanges parts of a task for fast ones.
+"""Fast versions that compute the same numbers: `accelerate` exchanges parts for them.
 
 The papers' files (models, attention, criteria, encoders, layers) are plain torch. A part is exchanged in place: the
 object gets the class of the fast version, which derives from its own and adds no weights. So its parameters, its hooks
@@ -56,23 +56,25 @@ def accelerate(task: nn.Module, device: torch.device | str | None = None) -> Non
     """
     if device is not None:
         task.to(device)
-    for part in task.modules():
-        if fast := FAST.get(_name(type(part))):
+    for submodule in task.modules():
+        if fast := FAST.get(_name(type(submodule))):
             module, name = fast.rsplit(".", 1)
-            part.__class__ = getattr(import_module(f"vision_attn.fast.{module}"), name)
-        if isinstance(part, Captioner):
-            part.accelerated = True
+            submodule.__class__ = getattr(import_module(f"vision_attn.fast.{module}"), name)
+        if isinstance(submodule, Captioner):
+            submodule.accelerated = True
 
 
 def restore(task: nn.Module) -> None:
     """Undo `accelerate`."""
-    for part in task.modules():
-        if type(part).__module__.startswith("vision_attn.fast."):
-            part.__class__ = next(base for base in type(part).__mro__ if FAST.get(_name(base)) == _name(type(part)))
-        part.__dict__.pop("accelerated", None)
+    for submodule in task.modules():
+        if type(submodule).__module__.startswith("vision_attn.fast."):
+            submodule.__class__ = next(
+                base for base in type(submodule).__mro__ if FAST.get(_name(base)) == _name(type(submodule))
+            )
+        submodule.__dict__.pop("accelerated", None)
 
 
-def _name(kind: type) -> str:
+def _name(cls: type) -> str:
     """The path of a class, within the package or within this folder."""
-    path = f"{kind.__module__}.{kind.__qualname__}"
+    path = f"{cls.__module__}.{cls.__qualname__}"
     return path.removeprefix("vision_attn.fast.").removeprefix("vision_attn.")

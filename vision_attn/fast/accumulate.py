@@ -1,4 +1,4 @@
-"""Tensors that every time step of a loop reads, such as annotation vectors: their gradient is summed in one place.
+"""Sum the gradient of a tensor that every time step of a loop reads, such as annotation vectors, in one place.
 
 Autograd computes the gradient of the whole tensor at every time step, pads it with zeros where the step read only some
 of the images, and adds it to the sum of the others: eight passes over memory. Here a time step adds its part in place,
@@ -24,7 +24,7 @@ class Total:
         self.task = -1
 
     def of(self, images: int) -> Tensor:
-        """The sum for the leading images, to add to in place, in a backward pass."""
+        """Return the sum for the leading images, to be added to in place, in a backward pass."""
         task = torch._C._current_graph_task_id()
         if self.sum is None or self.task != task:  # what another backward pass left does not count
             self.sum, self.task = torch.zeros(self.shape, dtype=self.dtype, device=self.device), task

@@ -1,4 +1,4 @@
-"""Weights in the precision of autocast: all of a model are cast by one kernel a step, and so are their gradients.
+"""Cast all weights of a model to the precision of autocast by one kernel a step, and so their gradients.
 
 Autocast casts each weight by a kernel of its own, and its gradient too: a tenth to a third of the kernels of a step.
 """
@@ -42,16 +42,16 @@ def _device(model: nn.Module) -> str:
 
 
 def _places(model: nn.Module) -> list[Place]:
-    """The weights that are cast: those in float32 of layers that autocast would compute in fewer digits."""
-    layers = [part for part in model.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
-    exact = {part.numbers for part in model.modules() if isinstance(part, Filterbank)}
-    places = [(part._parameters, name) for part in layers if part not in exact for name in KINDS]
+    """The weights that are cast: those in float32 of layers that autocast would compute in lower precision."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    exact = {filterbank.numbers for filterbank in model.modules() if isinstance(filterbank, Filterbank)}
+    places = [(layer._parameters, name) for layer in layers if layer not in exact for name in NAMES]
     return [
         (place, name) for place, name in places if (weight := place[name]) is not None and weight.dtype == torch.float32
     ]
 
 
-KINDS = "weight", "bias"
+NAMES = "weight", "bias"
 
 
 class HeldCasts:
@@ -87,7 +87,7 @@ def replaced(places: Sequence[Place], weights: Sequence[Tensor]) -> Iterator[Non
 
 @torch.library.custom_op("vision_attn::cast_all", mutates_args=())
 def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """All of the tensors in `dtype`, by one kernel for a hundred of them."""
+    """Cast tensors to `dtype`, by one kernel for a hundred of them."""
     to = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     torch._foreach_copy_(to, list(tensors))
     return to

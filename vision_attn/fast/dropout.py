@@ -11,7 +11,7 @@ from vision_attn.layers.dropout import Dropout
 
 
 class FastDropout(Dropout):
-    """`Dropout`, whose masks cost a CPU a fraction of torch's."""
+    """`Dropout` whose masks cost a CPU a fraction of the time of torch's."""
 
     def forward(self, input: Tensor, *, shared: int = 1) -> Tensor:
         if not self.training:
@@ -38,7 +38,7 @@ def _dropped(input: Tensor, p: float, size: Sequence[int]) -> Tensor:
 
 
 class _Dropped(torch.autograd.Function):
-    """Keeps a byte for each element of the mask; autograd would keep a number."""
+    """The product with a mask, of which it keeps a byte for each element; autograd would keep a number."""
 
     @staticmethod
     def forward(ctx, input: Tensor, kept: Tensor, scale: float) -> Tensor:

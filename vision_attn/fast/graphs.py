@@ -1,5 +1,5 @@
-"""CUDA graphs: what a function does on the device is recorded once, and replayed without the cost of launching each
-kernel from Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
+"""CUDA graphs: record the kernels of a function once, and replay them without the cost of launching each kernel from
+Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
 """
 
 import threading
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vision_attn.system.context import within
-from vision_attn.system.turns import DRAWING
+from vision_attn.system.context_variables import within
+from vision_attn.system.locks import DRAWING
 
 Result = Any
-"""What a recorded function returns: tensors, which each replay overwrites."""
+"""The result of a recorded function: tensors, which each replay overwrites."""
 
 _unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
 
@@ -34,10 +34,10 @@ def graphs_unwanted() -> bool:
 
 
 class Graph:
-    """Records what a function does on the device, and does it again."""
+    """Base class: records the work of a function on the device, and repeats it."""
 
     def __init__(self, like: "Graph | None" = None) -> None:
-        """`like`: a graph that is never replayed at the same time; both may share memory."""
+        """like: a graph that is never replayed at the same time; both may share memory."""
 
     @staticmethod
     def available(device: torch.device) -> bool:
@@ -85,10 +85,12 @@ class CUDAGraph(Graph):
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(self.stream)
-        waits = [one for one in caught if "synchronizing CUDA operation" in str(one.message)]
-        for one in caught:
-            if one not in waits and not str(one.message).startswith("Synchronization debug mode is a prototype"):
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        waits = [warning for warning in caught if "synchronizing CUDA operation" in str(warning.message)]
+        for warning in caught:
+            if warning not in waits and not str(warning.message).startswith(
+                "Synchronization debug mode is a prototype"
+            ):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
         self.trouble = f"it waits for the device in {waits[0].filename}, line {waits[0].lineno}" if waits else ""
         return result
 
@@ -117,20 +119,20 @@ class CUDAGraph(Graph):
 @contextmanager
 def own_warnings() -> Iterator[list[warnings.WarningMessage]]:
     """Collect all warnings of this thread; those of others are shown. Another thread that collects waits, since Python
-    has one setting of what becomes of warnings."""
-    found, mine = list[warnings.WarningMessage](), threading.get_ident()
+    has one setting for warnings."""
+    collected, mine = list[warnings.WarningMessage](), threading.get_ident()
     with _collecting, warnings.catch_warnings():
         shown = warnings.showwarning
 
         def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
             if threading.get_ident() == mine:
-                found.append(warnings.WarningMessage(message, category, filename, lineno, file, line))
+                collected.append(warnings.WarningMessage(message, category, filename, lineno, file, line))
             else:
                 shown(message, category, filename, lineno, file, line)
 
         warnings.simplefilter("always")
         warnings.showwarning = show
-        yield found
+        yield collected
 
 
 _collecting = threading.RLock()
@@ -152,8 +154,8 @@ def _recorded(file: str) -> bool:
 
 
 class Later:
-    """A number on the device that the host reads later. Reading it waits for what the device did before it was noted,
-    and for nothing that came after."""
+    """A number on the device that the host reads later. Reading waits for the work of the device before the number was
+    noted, not for later work."""
 
     def __init__(self, number: Tensor) -> None:
         self.noted = torch.empty(number.shape, dtype=number.dtype, pin_memory=number.is_cuda)

@@ -1,4 +1,4 @@
-"""How Triton's kernels are launched, and the operations that launch them.
+"""Launch Triton's kernels, and register the operations that launch them.
 
 The files of kernels import triton, so they are imported where they are used. Setting TRITON_INTERPRET=1 before triton
 is first imported runs the kernels on a CPU, slowly; tests do so.
@@ -17,21 +17,21 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Declared(NamedTuple):
-    """An operation, and what it launches."""
+    """An operation, and the kernels that it launches."""
 
     function: Callable
-    """What the operator runs."""
+    """The function that the operator runs."""
     launches: int | Callable[..., int]
 
     def kernels(self, *arguments: object) -> int:
-        """How many kernels a call with these arguments launches: Triton's, sums of partial sums by torch, and the
-        copies of tensors that are not contiguous."""
+        """The number of kernels that a call with these arguments launches: Triton's, sums of partial sums by torch, and
+        the copies of tensors that are not contiguous."""
         own = self.launches if isinstance(self.launches, int) else self.launches(*arguments)
-        return own + sum(isinstance(part, Tensor) and not part.is_contiguous() for part in arguments)
+        return own + sum(isinstance(argument, Tensor) and not argument.is_contiguous() for argument in arguments)
 
 
 OPERATIONS: dict[str, Declared] = {}
-"""By the names of their operators. A file of kernels adds its own when it is imported."""
+"""Operations by the names of their operators. A file of kernels adds its own when it is imported."""
 
 
 def operation(

@@ -15,8 +15,7 @@ from vision_attn.layers.linear import Linear, Rectified, side_by_side
 
 
 class FastLinear(InLoop, Linear):
-    """`Linear`, by the faster library and, in a loop over time steps, with one product for the gradient of its
-    weights."""
+    """`Linear` by the faster library; in a loop over time steps, with one product for the gradient of its weights."""
 
     rectified = False
     """Whether the output is max(0, W x + b)."""
@@ -49,7 +48,7 @@ def constant_weights(model: nn.Module, arranged: Arranged | None = None) -> Iter
     arranged: the weights that were arranged before, to which those of this context are added; by default none. Layers
         that belong to a context around this one stay in that.
     """
-    layers = [part for part in model.modules() if isinstance(part, FastLinear) and part.arranged is None]
+    layers = [layer for layer in model.modules() if isinstance(layer, FastLinear) and layer.arranged is None]
     arranged = {} if arranged is None else arranged
     try:
         for layer in layers:
@@ -61,7 +60,7 @@ def constant_weights(model: nn.Module, arranged: Arranged | None = None) -> Iter
 
 
 class FastRectified(FastLinear, Rectified):
-    """`Rectified`, as `FastLinear` computes it."""
+    """`Rectified` as `FastLinear` computes it."""
 
     rectified = True
 

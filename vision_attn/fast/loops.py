@@ -1,4 +1,4 @@
-"""Fused loops on a CPU, compiled by numba: one pass over memory where tensor operations need many.
+"""Compile and run fused loops on a CPU, by numba: one pass over memory where tensor operations need many.
 
 Imported where such loops are used, not before: importing numba takes a second. Where it is not installed, tensor
 operations do the same.
@@ -21,7 +21,7 @@ from torch import Tensor
 from vision_attn.fast.threads import Team
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
-"""What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
+"""The freedoms of the compiler: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
 
 LOG2_E = np.float32(1 / np.log(2))
@@ -33,7 +33,7 @@ C4, C5, C6 = np.float32(0.0096184374), np.float32(0.0013398875), np.float32(0.00
 """The polynomial of lowest largest error that is 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
 
 IN_ONE_THREAD = 2**18
-"""Numbers to compute below which starting threads would take longer than the work."""
+"""The number of results below which starting threads would take longer than the work."""
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
@@ -65,7 +65,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     """Call work(first, last, *arrays) on parts of the first dimension, in as many threads as torch uses.
 
     `work` treats each index of the first dimension by itself, so results do not depend on the number of threads.
-    `numbers`: how many numbers are computed in all.
+    numbers: how many numbers are computed in all.
     """
     threads, length = torch.get_num_threads(), len(tensors[0])
     number = min(threads, length)
@@ -75,17 +75,17 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
     arrays = [*map(AS_ARRAY, tensors)]
     if alone:
         return work(0, length, *arrays)
-    edges = [length * part // number for part in range(number + 1)]
-    parts = zip(edges[:-1], edges[1:], strict=True)
-    done = [_pool(threads).submit(work, *part, *arrays) for part in parts]
+    edges = [length * index // number for index in range(number + 1)]
+    ranges = zip(edges[:-1], edges[1:], strict=True)
+    done = [_pool(threads).submit(work, *bounds, *arrays) for bounds in ranges]
     wait(done)  # also after an error, or others would go on writing
-    for part in done:
-        part.result()
+    for future in done:
+        future.result()
 
 
 AS_ARRAY = methodcaller("numpy", force=True)
 PROCESS = os.getpid()
-"""A forked process inherits the threads of neither kind."""
+"""Return the pool of threads of this process: a forked process inherits no threads."""
 
 
 @compiled
@@ -95,7 +95,8 @@ def _count(first, last, counts):
 
 
 def _torch_threads() -> Team | None:
-    """None where these are of another kind, or where functions compiled by numba cannot be called in them."""
+    """Return torch's threads; None where they are not GNU's, or where functions compiled by numba cannot be called in
+    them."""
     try:
         made, counts = Team(), torch.zeros(2, dtype=torch.int64)
         made.call(_count, 2, [counts], 1)

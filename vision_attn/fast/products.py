@@ -1,4 +1,4 @@
-"""Products of matrices that are fast on any CPU.
+"""Multiply matrices fast on any CPU.
 
 On CPUs torch multiplies float32 matrices with MKL, which takes its fastest paths on Intel's processors alone. oneDNN,
 which is part of torch too, has no such limit: on one thread of an AMD EPYC with AVX-512, products of a captioner's
@@ -57,9 +57,9 @@ NARROW = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Whether vector instructions have 256 bits, not the 512 with which oneDNN leads."""
 
 SMALL = 2**17 if NARROW else 2**11
-"""Numbers in a weight below which a call of oneDNN costs more than it saves: more without AVX-512, where MKL is fast.
-Going forward, the number of rows does not matter, so that each of several processes computes its part of a batch as
-one process computes the whole."""
+"""The number of elements of a weight below which a call of oneDNN costs more than it saves: more without AVX-512, where
+MKL is fast. Going forward, the number of rows does not matter, so that each of several processes computes its part of a
+batch as one process computes the whole."""
 
 
 def differs(weight: Tensor) -> bool:
@@ -82,21 +82,21 @@ def _in_half(*tensors: Tensor) -> bool:
     """Whether oneDNN can multiply these tensors in bfloat16."""
     if torch.compiler.is_compiling() or _onednn is None:
         return False
-    for each in tensors:
-        if each.dtype != torch.bfloat16 or each.device.type != "cpu" or not each.numel():
+    for tensor in tensors:
+        if tensor.dtype != torch.bfloat16 or tensor.device.type != "cpu" or not tensor.numel():
             return False
     return multiplies_bf16()
 
 
 FEW = 16
-"""Rows below which arranging a weight gains nothing."""
+"""The number of rows below which arranging a weight gains nothing."""
 
 Arranged = dict[tuple[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
 """Weights in the order in which oneDNN reads them, in float32 or with their bias in bfloat16."""
 
 
 def _in_order(input: Tensor, weight: Tensor, arranged: Arranged | None) -> Tensor:
-    """`weight` in the order in which oneDNN reads it, from `FEW` rows on, if what was `arranged` is kept."""
+    """Return `weight` in the order in which oneDNN reads it, for `FEW` rows or more, if `arranged` keeps it."""
     if arranged is None or input.numel() < FEW * input.shape[-1] or not isinstance(weight, nn.Parameter):
         return weight
     key = weight, weight.dtype
@@ -113,7 +113,7 @@ def halved(input: Tensor, layer: nn.Linear, arranged: Arranged) -> Tensor | None
         return None
     if torch.is_grad_enabled() or not isinstance(weight, nn.Parameter):
         return None
-    if not all(each.dtype in (torch.float32, torch.bfloat16) for each in (input, weight)):
+    if not all(tensor.dtype in (torch.float32, torch.bfloat16) for tensor in (input, weight)):
         return None
     if not _in_half(half := input.bfloat16()):
         return None

@@ -1,4 +1,4 @@
-"""Ragged batches: captions of unequal length without computing padding.
+"""Ragged batches: compute captions of unequal length without their padding.
 
 `CaptionBatch` sorts images, and the captions of each image, by decreasing length, so the images and rows that still
 have a word at a time step come first. A time step computes only these leading images and rows, and whatever needs no
@@ -20,8 +20,8 @@ from vision_attn.fast import accumulate
 from vision_attn.task import Static
 
 
-class Step(NamedTuple):
-    """What a time step computes: N of the captions of B leading images and R leading rows."""
+class PackedStep(NamedTuple):
+    """The rows that a time step computes: N captions of B leading images and R leading rows."""
 
     images: int
     rows: int
@@ -45,15 +45,15 @@ class HasRows:
 @contextmanager
 def row_lengths(model: nn.Module, lengths: Static | None) -> Iterator[None]:
     """Within this context, row r of image b of a batch has at most lengths[b][r] words; None: each may have T words.
-    What is known beforehand need not be read from a GPU."""
-    parts = [] if lengths is None else [part for part in model.modules() if isinstance(part, HasRows)]
+    Lengths that are known need not be read from a GPU."""
+    modules = [] if lengths is None else [module for module in model.modules() if isinstance(module, HasRows)]
     try:
-        for part in parts:
-            part.lengths = lengths
+        for module in modules:
+            module.lengths = lengths
         yield
     finally:
-        for part in parts:
-            del part.lengths
+        for module in modules:
+            del module.lengths
 
 
 def readable(words: Tensor) -> bool:
@@ -70,7 +70,7 @@ def _known(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None
     return lengths if runs == 1 else Static(tuple(row for row in rows for _ in range(runs)) for rows in lengths)
 
 
-def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list[Step]:
+def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list[PackedStep]:
     """The time steps in which any caption has a word.
 
     For two images with two captions each, of 3 and 1, and of 2 and 1 words, on a CPU:
@@ -93,15 +93,16 @@ def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list
 
 
 @lru_cache(maxsize=64)  # a graph that is captured cannot copy from the CPU
-def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[Step, ...]:
+def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[PackedStep, ...]:
     """The time steps of captions of which row r of image b has lengths[b][r] words."""
     word_mask = torch.arange(longest) < torch.tensor(lengths)[..., None]
     return tuple(
-        Step._make(part.to(device) if isinstance(part, Tensor) else part for part in step) for step in _steps(word_mask)
+        PackedStep._make(field.to(device) if isinstance(field, Tensor) else field for field in step)
+        for step in _steps(word_mask)
     )
 
 
-def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[Step]:
+def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[PackedStep]:
     B, R, _ = word_mask.shape
     index = torch.arange(word_mask.numel()).view(word_mask.shape)
     images = (word_mask.any(1) * torch.arange(1, B + 1)[:, None]).amax(0).tolist()
@@ -115,16 +116,16 @@ def _steps(word_mask: Bool[Tensor, "B R T"]) -> list[Step]:
         full = len(places) == b * r
         kept = None if now.equal(before) else now[before].nonzero().squeeze(1)
         sources = None if full else (leading.cumsum(0) - 1).clamp(min=0)
-        steps.append(Step(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
+        steps.append(PackedStep(b, r, index[:b, :r, t].flatten()[places], kept, None if full else places, sources))
         before = now
     return steps
 
 
-def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[Step]:
-    """All captions in all time steps."""
+def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[PackedStep]:
+    """Return the schedule of all captions in all time steps."""
     B, R, T = words.shape
     index = torch.arange(words.numel(), device=words.device).view(-1, T)
-    return [Step(B, R, index[:, t], None, None, None) for t in range(T)]
+    return [PackedStep(B, R, index[:, t], None, None, None) for t in range(T)]
 
 
 def places_of_words(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Tensor, "N"]:
@@ -132,7 +133,7 @@ def places_of_words(words: Int[Tensor, "B R T"], lengths: Static | None = None) 
     return torch.cat([step.position for step in schedule(words, lengths)])
 
 
-def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
+def spread(packed: Tensor, step: PackedStep | None) -> Float[Tensor, "B R *sizes"]:
     """Arrange packed rows by image and row. A caption that has no word at this step gets the row of another caption.
     Without `step`, rows are in this order already."""
     if step is None:
@@ -141,7 +142,7 @@ def spread(packed: Tensor, step: Step | None) -> Float[Tensor, "B R *sizes"]:
     return rows.unflatten(0, (step.images, step.rows))
 
 
-def collect(rows: Float[Tensor, "B R *sizes"], step: Step | None) -> Tensor:
+def collect(rows: Float[Tensor, "B R *sizes"], step: PackedStep | None) -> Tensor:
     """Undo `spread`."""
     if step is None:
         return rows
@@ -153,10 +154,10 @@ def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
     """Select the leading images, and rows, of nested tensors. A tensor that has no others is returned unchanged,
     because the gradient of a slice is as large as the whole tensor."""
 
-    def cut(part: Tensor) -> Tensor:
-        if len(part) == images and (rows is None or part.shape[1] == rows):
-            return part
-        return accumulate.leading(part, images) if rows is None else part[:images, :rows]
+    def cut(tensor: Tensor) -> Tensor:
+        if len(tensor) == images and (rows is None or tensor.shape[1] == rows):
+            return tensor
+        return accumulate.leading(tensor, images) if rows is None else tensor[:images, :rows]
 
     return map_tensors(cut, nested)
 
@@ -183,8 +184,8 @@ def packed(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Te
     return word_mask.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]
 
 
-def unpacked(parts: Float[Tensor, "B Q N"], index: Int[Tensor, "B Q"], words: Int[Tensor, "B R T"]) -> Tensor:
+def unpacked(vectors: Float[Tensor, "B Q N"], index: Int[Tensor, "B Q"], words: Int[Tensor, "B R T"]) -> Tensor:
     """Undo `packed`: vectors of the words at `index`, as (B, R, T, N), with zeros at padding."""
-    index = index[..., None].expand_as(parts)
-    whole = parts.new_zeros(len(parts), words[0].numel(), parts.shape[-1]).scatter(1, index, parts)
+    index = index[..., None].expand_as(vectors)
+    whole = vectors.new_zeros(len(vectors), words[0].numel(), vectors.shape[-1]).scatter(1, index, vectors)
     return whole.unflatten(1, words.shape[1:]) * (words != 0)[..., None]

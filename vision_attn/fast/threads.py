@@ -1,4 +1,4 @@
-"""The threads in which torch computes on a CPU, for functions compiled by numba.
+"""Run functions compiled by numba in the threads in which torch computes on a CPU.
 
 After each operation these threads wait for the next one for some milliseconds without giving up their cores. Threads of
 our own would share the cores with them, and two of these would be no faster than one.
@@ -24,8 +24,9 @@ from torch import Tensor
 
 WORD = ir.IntType(64)
 WORK, THREAD, THREADS, NUMBER, LENGTH, FAILED, ARGUMENTS = range(7)
-"""What the words of a job are: the addresses of numba's function and of those that return the number of a thread and
-how many there are, the number of parts, the length that they divide, whether a part has failed, and the arguments."""
+"""The meaning of the words of a job: the addresses of numba's function and of those that return the number of a thread
+and how many there are, the number of parts, the length that they divide, whether a part has failed, and the
+arguments."""
 
 
 class Team:
@@ -49,14 +50,14 @@ class Team:
     def call(self, work: Any, number: int, tensors: Sequence[Tensor], threads: int) -> None:
         """Call work(first, last, *tensors) for `number` parts of the first dimension, in this number of threads: with
         another number than torch's, they would be ended and started again each time."""
-        kinds, words = [work], machine_words("q", [0, *self._counting, number, len(tensors[0]), 0])
+        signature, words = [work], machine_words("q", [0, *self._counting, number, len(tensors[0]), 0])
         for tensor in tensors:
-            kinds += tensor.dtype, tensor.dim(), tensor.is_contiguous()
+            signature += tensor.dtype, tensor.dim(), tensor.is_contiguous()
             size = tensor.element_size()
             words.extend((0, 0, tensor.numel(), size, tensor.data_ptr(), *tensor.shape))
             words.extend(map(size.__mul__, tensor.stride()))  # in bytes
-        if (function := self._functions.get(tuple(kinds))) is None:
-            function = self._functions[tuple(kinds)] = address(work, tensors)
+        if (function := self._functions.get(tuple(signature))) is None:
+            function = self._functions[tuple(signature)] = address(work, tensors)
         words[WORK], count = function, len(words) - ARGUMENTS
         if (member := self._members.get(count)) is None:
             member = self._members[count] = Member(count)
@@ -83,7 +84,7 @@ class Member:
     def __init__(self, count: int) -> None:
         module = ir.Module("team")
         function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD]), "member")
-        first, again, part, done = (function.append_basic_block(name) for name in ("first", "again", "part", "done"))
+        first, again, body, done = (function.append_basic_block(name) for name in ("first", "again", "part", "done"))
         code = ir.IRBuilder(first)
         job = code.inttoptr(function.args[0], WORD.as_pointer())
         at = [code.gep(job, [WORD(index)]) for index in range(ARGUMENTS + count)]
@@ -93,18 +94,18 @@ class Member:
             code.zext(code.call(code.inttoptr(code.load(at[index]), counting), []), WORD) for index in (THREAD, THREADS)
         )
         returned = [code.ptrtoint(code.alloca(WORD), WORD) for _ in range(2)]
-        kind = ir.FunctionType(ir.IntType(32), [WORD] * (4 + count))
-        work = code.inttoptr(code.load(at[WORK]), kind.as_pointer())
+        function_type = ir.FunctionType(ir.IntType(32), [WORD] * (4 + count))
+        work = code.inttoptr(code.load(at[WORK]), function_type.as_pointer())
         code.branch(again)
         code.position_at_end(again)
         index = code.phi(WORD)
         index.add_incoming(thread, first)
-        code.cbranch(code.icmp_signed("<", index, number), part, done)
-        code.position_at_end(part)
+        code.cbranch(code.icmp_signed("<", index, number), body, done)
+        code.position_at_end(body)
         edges = [code.sdiv(code.mul(length, edge), number) for edge in (index, code.add(index, WORD(1)))]
         status = code.call(work, [*returned, *edges, *arguments])
         code.atomic_rmw("or", at[FAILED], code.zext(code.icmp_signed("!=", status, status.type(0)), WORD), "monotonic")
-        index.add_incoming(code.add(index, threads), part)
+        index.add_incoming(code.add(index, threads), body)
         code.branch(again)
         code.position_at_end(done)
         code.ret_void()

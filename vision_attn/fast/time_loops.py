@@ -1,4 +1,4 @@
-"""Loops over time steps: weights of layers get their gradient from one product after the loop.
+"""Loops over time steps: compute the gradient of weights by one product after the loop.
 
 Autograd computes the gradient of the weights at every time step and adds it to the sum of the others. The same number
 is one matrix product over all time steps: faster, since the matrices are larger, and written to memory once. So inputs
@@ -16,12 +16,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vision_attn.fast.cast import replaced
-from vision_attn.fast.choice import is_cuda
 from vision_attn.fast.products import differs, linear, transposed_product
+from vision_attn.fast.versions import is_cuda
 from vision_attn.layers.linear import Rectified
 
 RECENT = 4
-"""Inputs whose casts are kept: as many as one time step has."""
+"""The number of inputs whose casts are kept: those of one time step."""
 
 
 class Casts:
@@ -53,8 +53,8 @@ class Loop:
         self.casts = Casts()
 
     def layer(self, layer: nn.Linear, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """layer(inputs side by side), which is `plain(*inputs)` outside of loops. In training the gradient of its
-        weights waits for all time steps."""
+        """Compute layer(inputs side by side), which is `plain(*inputs)` outside of loops. In training the gradient of
+        its weights waits for all time steps."""
         device, dtype = inputs[0].device.type, inputs[0].dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
@@ -68,9 +68,9 @@ class Loop:
         return self.layers[layer, dtype](*inputs)
 
     def network(self, network: nn.Module, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """network(*inputs), which is `plain(*inputs)` outside of loops, for inputs that need no gradient; gradients of
-        its weights come from one pass over all time steps, which computes its outputs again: fewer and larger
-        kernels."""
+        """Compute network(*inputs), which is `plain(*inputs)` outside of loops, for inputs that need no gradient. The
+        gradients of its weights come from one pass over all time steps, which computes its outputs again: fewer and
+        larger kernels."""
         if network not in self.networks:
             self.networks[network] = collecting_network(network, plain, inputs[0].device.type)
         return self.networks[network](*inputs)
@@ -89,31 +89,35 @@ def over_time(model: nn.Module) -> Iterator[None]:
     if torch.compiler.is_compiling():
         yield
         return
-    parts = [part for part in model.modules() if isinstance(part, InLoop)]
+    submodules = [submodule for submodule in model.modules() if isinstance(submodule, InLoop)]
     loop = Loop(is_cuda(next(model.parameters())))
     try:
-        for part in parts:
-            part.__dict__["loop"] = loop
+        for submodule in submodules:
+            submodule.__dict__["loop"] = loop
         yield
     finally:
-        for part in parts:
-            part.__dict__.pop("loop", None)
+        for submodule in submodules:
+            submodule.__dict__.pop("loop", None)
 
 
 @contextmanager
 def outside_loops(module: nn.Module) -> Iterator[None]:
     """Within this context the parts of `module` belong to no loop, as in a backward pass that computes them again."""
-    before = [(part, part.__dict__.pop("loop", None)) for part in module.modules() if isinstance(part, InLoop)]
+    before = [
+        (submodule, submodule.__dict__.pop("loop", None))
+        for submodule in module.modules()
+        if isinstance(submodule, InLoop)
+    ]
     try:
         yield
     finally:
-        for part, loop in before:
+        for submodule, loop in before:
             if loop is not None:
-                part.__dict__["loop"] = loop
+                submodule.__dict__["loop"] = loop
 
 
 class Collected:
-    """What the time steps of a loop have collected: inputs, and gradients of outputs.
+    """The inputs and the gradients of outputs that the time steps of a loop have collected.
 
     It knows no tensor of the graph, whose nodes know it: neither reference counts nor the garbage collector would free
     such a circle through nodes of C++, and no step of training would free its inputs.
@@ -137,25 +141,25 @@ class Collected:
         self.grads[step] = grad
 
     def take(self) -> tuple[list[Tensor], Tensor]:
-        """The inputs and gradients of all time steps that have one, one below the other. Forgets the gradients."""
+        """Return the inputs and gradients of all time steps that have one, concatenated. Forgets the gradients."""
         steps, self.grads = self.grads, {}
         inputs = zip(*map(self.inputs.__getitem__, steps), strict=True)
         return [*map(_joined, inputs)], _joined([*steps.values()])
 
 
-def _joined(parts: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
-    """One below the other; one alone is not copied."""
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+def _joined(tensors: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+    """Concatenate along the first dimension; a single tensor is not copied."""
+    return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
 
 def collecting_layer(layer: nn.Linear, dtype: torch.dtype) -> Callable[..., Tensor]:
     """`layer` for the time steps of a loop, of inputs in `dtype` side by side."""
-    collected = Layer(layer, dtype)
-    return partial(_Step.apply, collected, _Weights.apply(collected, layer.weight, layer.bias))
+    collected = CollectedLayer(layer, dtype)
+    return partial(_LayerStep.apply, collected, _LayerWeights.apply(collected, layer.weight, layer.bias))
 
 
-class Layer(Collected):
-    """A layer of a loop: its weights, and what its time steps have collected."""
+class CollectedLayer(Collected):
+    """A layer of a loop: its weights, and the collected inputs and gradients of its time steps."""
 
     def __init__(self, layer: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
@@ -177,16 +181,16 @@ class Layer(Collected):
         if self.weight._version != self.version:
             raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
         if (start, stop) not in self.parts:
-            part = self.weight[:, start:stop]
-            self.parts[start, stop] = part if self.on_gpu else part.contiguous()  # oneDNN is slow with a part
+            columns = self.weight[:, start:stop]
+            self.parts[start, stop] = columns if self.on_gpu else columns.contiguous()  # oneDNN is slow with a part
         return self.multiply(grad, self.parts[start, stop].t())
 
 
-class _Weights(torch.autograd.Function):
+class _LayerWeights(torch.autograd.Function):
     """The weights, as an empty tensor whose backward pass runs after those of all time steps."""
 
     @staticmethod
-    def forward(ctx, layer: Layer, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx, layer: CollectedLayer, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.layer, ctx.dtype = layer, weight.dtype
         return weight.new_empty(0)
 
@@ -200,14 +204,14 @@ class _Weights(torch.autograd.Function):
         return None, of_weight, of_bias
 
 
-class _Step(torch.autograd.Function):
+class _LayerStep(torch.autograd.Function):
     """One time step of a layer, of inputs in the dtype of its weights."""
 
     @staticmethod
-    def forward(ctx, layer: Layer, after: Tensor, *inputs: Tensor) -> Tensor:
+    def forward(ctx, layer: CollectedLayer, after: Tensor, *inputs: Tensor) -> Tensor:
         joined = torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0]
         rows = joined.reshape(-1, joined.shape[-1])
-        ctx.layer, ctx.step, ctx.sizes = layer, layer.keep(rows), [part.shape[-1] for part in inputs]
+        ctx.layer, ctx.step, ctx.sizes = layer, layer.keep(rows), [tensor.shape[-1] for tensor in inputs]
         output = layer.product(rows)
         ctx.save_for_backward(output if layer.rectified else None)
         return output.view(*joined.shape[:-1], output.shape[-1])
@@ -223,18 +227,18 @@ class _Step(torch.autograd.Function):
         if not any(needed):
             return None, None, *[None] * len(needed)
         first, last = needed.index(True), len(needed) - needed[::-1].index(True)
-        part = layer.gradient(grad, sum(sizes[:first]), sum(sizes[:last]))
-        parts = part.view(*rows, -1).split(sizes[first:last], dim=-1)
-        return None, None, *[None] * first, *parts, *[None] * (len(needed) - last)
+        gradient = layer.gradient(grad, sum(sizes[:first]), sum(sizes[:last]))
+        gradients = gradient.view(*rows, -1).split(sizes[first:last], dim=-1)
+        return None, None, *[None] * first, *gradients, *[None] * (len(needed) - last)
 
 
 def collecting_network(module: nn.Module, plain: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
     """`module` for the time steps of a loop, of inputs on a device of this type that need no gradient."""
-    collected = Network(module, plain, device)
-    return partial(_Apart.apply, collected, _Afterwards.apply(collected, *collected.weights))
+    collected = CollectedNetwork(module, plain, device)
+    return partial(_NetworkStep.apply, collected, _NetworkWeights.apply(collected, *collected.weights))
 
 
-class Network(Collected):
+class CollectedNetwork(Collected):
     """A network of a loop whose inputs need no gradient: its weights get theirs from one pass over all time steps.
 
     It computes each row by itself and draws no random numbers, so that the pass, which computes the outputs again,
@@ -244,9 +248,9 @@ class Network(Collected):
     def __init__(self, module: nn.Module, plain: Callable[..., Tensor], device: str) -> None:
         super().__init__()
         self.forward, self.device = plain, device
-        parts = [part._parameters for part in module.modules()]
-        places = [(part, name, weight) for part in parts for name, weight in part.items() if weight is not None]
-        self.places = [(part, name) for part, name, _ in places]
+        tables = [submodule._parameters for submodule in module.modules()]
+        places = [(table, name, weight) for table in tables for name, weight in table.items() if weight is not None]
+        self.places = [(table, name) for table, name, _ in places]
         self.all = [weight for *_, weight in places]  # also those that stand there for this step alone
         self.weights = [weight for weight in self.all if weight.requires_grad]
         self.half = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
@@ -259,11 +263,11 @@ class Network(Collected):
         return torch.autograd.grad(output, self.weights, grads, allow_unused=True)
 
 
-class _Afterwards(torch.autograd.Function):
+class _NetworkWeights(torch.autograd.Function):
     """The weights of a network, as an empty tensor whose backward pass runs after those of all time steps."""
 
     @staticmethod
-    def forward(ctx, network: Network, *weights: Tensor) -> Tensor:
+    def forward(ctx, network: CollectedNetwork, *weights: Tensor) -> Tensor:
         ctx.network = network
         return weights[0].new_empty(0)
 
@@ -273,11 +277,11 @@ class _Afterwards(torch.autograd.Function):
         return None, *ctx.network.gradients()
 
 
-class _Apart(torch.autograd.Function):
+class _NetworkStep(torch.autograd.Function):
     """One time step of a network."""
 
     @staticmethod
-    def forward(ctx, network: Network, after: Tensor, *inputs: Tensor) -> Tensor:
+    def forward(ctx, network: CollectedNetwork, after: Tensor, *inputs: Tensor) -> Tensor:
         ctx.network, ctx.step = network, network.keep(*inputs)
         return network.forward(*inputs)
 

@@ -22,15 +22,16 @@ class Extent(NamedTuple):
     y1: float = 1.0
 
     def within(self, outer: "Extent") -> "Extent":
-        """This extent, given on a part of an image, on the image: `outer` is that part."""
+        """Convert this extent from coordinates of a part of an image, `outer`, to those of the image."""
         x0, x1 = (outer.x0 + (edge + 1) / 2 * (outer.x1 - outer.x0) for edge in (self.x0, self.x1))
         y0, y1 = (outer.y0 + (edge + 1) / 2 * (outer.y1 - outer.y0) for edge in (self.y0, self.y1))
         return Extent(*(round(edge, 4) for edge in (x0, y0, x1, y1)))
 
-    def seen_from(self, part: "Extent") -> "Extent":
-        """This extent, given on an image, on a part of it: the inverse of `within`."""
-        x0, x1 = (2 * (edge - part.x0) / (part.x1 - part.x0) - 1 for edge in (self.x0, self.x1))
-        y0, y1 = (2 * (edge - part.y0) / (part.y1 - part.y0) - 1 for edge in (self.y0, self.y1))
+    def seen_from(self, outer: "Extent") -> "Extent":
+        """Convert this extent from coordinates of an image to those of a part of it, `outer`: the inverse of
+        `within`."""
+        x0, x1 = (2 * (edge - outer.x0) / (outer.x1 - outer.x0) - 1 for edge in (self.x0, self.x1))
+        y0, y1 = (2 * (edge - outer.y0) / (outer.y1 - outer.y0) - 1 for edge in (self.y0, self.y1))
         return Extent(*(round(edge, 4) for edge in (x0, y0, x1, y1)))
 
 
@@ -43,12 +44,12 @@ class Mask(NamedTuple):
     pixels: Bool[Tensor, "Y X"]
     extent: Extent = WHOLE
 
-    def seen_from(self, part: Extent) -> "Mask":
-        """This mask, given on an image, on a part of it."""
-        return self._replace(extent=self.extent.seen_from(part))
+    def seen_from(self, outer: Extent) -> "Mask":
+        """Convert this mask from coordinates of an image to those of a part of it, `outer`."""
+        return self._replace(extent=self.extent.seen_from(outer))
 
     def contains(self, points: Float[Tensor, "L 2"]) -> Bool[Tensor, "L"]:
-        """Whether each point (x, y) lies on the object."""
+        """Return whether each point (x, y) lies on the object."""
         low, high = torch.tensor(self.extent, dtype=points.dtype).view(2, 2)
         size = torch.tensor(self.pixels.shape[::-1])
         cells = ((points - low) / (high - low) * size).floor().long()
@@ -57,13 +58,13 @@ class Mask(NamedTuple):
 
 
 def middles(number: int, low: float = -1.0, high: float = 1.0) -> Float[Tensor, "number"]:
-    """The centres of `number` equal parts of the line from `low` to `high`, in float64."""
+    """Return the centres of `number` equal intervals from `low` to `high`, in float64."""
     return low + (high - low) * (torch.arange(number, dtype=torch.float64) + 0.5) / number
 
 
 def centres(rows: int, columns: int, extent: Extent = WHOLE) -> Float[Tensor, "L 2"]:
-    """The centre (x, y) of each region, row by row, in float64. A centre beyond the border of the image counts as on
-    the border: a region sees only what is within."""
+    """Return the centre (x, y) of each region, row by row, in float64. A centre beyond the border of the image is moved
+    to the border: a region sees only the image."""
     x, y = middles(columns, extent.x0, extent.x1), middles(rows, extent.y0, extent.y1)
     return torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=1).clamp(-1, 1)
 
@@ -78,18 +79,18 @@ def cell(region: int, rows: int, columns: int, extent: Extent = WHOLE) -> tuple[
 
 
 def _part(index: int, number: int, low: float, high: float) -> tuple[float, float]:
-    """Both ends of one of `number` parts of an axis."""
+    """Return both ends of one of `number` parts of an axis."""
     first = -1.0 if index == 0 else low + (high - low) * index / number
     last = 1.0 if index == number - 1 else low + (high - low) * (index + 1) / number
     return min(max(first, -1.0), 1.0), min(max(last, -1.0), 1.0)
 
 
 def positions(pixels: int, number: int, low: float = -1.0, high: float = 1.0) -> Float[Tensor, "pixels"]:
-    """The position of each pixel's centre along an axis, in regions: 0 is the centre of the first of `number` regions,
-    which together lie from `low` to `high`."""
+    """Return the position of each pixel's centre along an axis, in regions: 0 is the centre of the first of `number`
+    regions, which together lie from `low` to `high`."""
     return ((middles(pixels) - low) * number / (high - low) - 0.5).float()
 
 
 def nearest(pixels: int, number: int, low: float = -1.0, high: float = 1.0) -> Int[Tensor, "pixels"]:
-    """The region nearest to each pixel along an axis."""
+    """Return the region nearest to each pixel along an axis."""
     return (positions(pixels, number, low, high) + 0.5).floor().long().clamp(0, number - 1)

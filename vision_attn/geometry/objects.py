@@ -11,10 +11,11 @@ CELLS = 28
 def over_photograph(
     alpha: Float[Tensor, "T 1 L"], boxes: Float[Tensor, "L 4"], cells: int = CELLS
 ) -> Float[Tensor, "T cells cells"]:
-    """The weight of each cell of the photograph at each word: the sum of those of the boxes that cover it (as in the
-    figures of Anderson et al. 2018), divided by its total, so that a map still sums to 1.
+    """Return the weight of each cell of the photograph at each word: the sum of the weights of the boxes that cover it
+    (as in the figures of Anderson et al. 2018), divided by the total of the map, so that it still sums to 1. A map of
+    zeros stays.
 
-    boxes: (x0, y0, x1, y1) in [-1, 1]. A box smaller than a cell is enlarged to the size of one. A map of zeros stays.
+    boxes: (x0, y0, x1, y1) in [-1, 1]. A box smaller than a cell is enlarged to the size of a cell.
     """
     low, high = boxes.double().view(-1, 2, 2).sort(dim=1).values.unbind(dim=1)  # (L, 2) each: (x, y) of two corners
     side = 2 / cells

@@ -9,21 +9,25 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent
 
 WHOLE_WEIGHT = 1e-3
-"""How far from 1 the sum of a map may be: a model's own one is taken as it is, to the bit."""
+"""How far from 1 the sum of a map may be without being normalised: a model's own map is taken as it is, to the bit."""
 
 
-class Grid:
-    """Rows and columns of regions on a photograph.
+class RegionGrid:
+    """A grid of regions on a photograph, in rows and columns.
 
-    extent: where they lie on the part of the photograph that the model sees. seen: this part. A region counts as all
-    that is nearest to it, so regions at the border of the grid reach to the border of what the model sees.
+    A region counts as the area that is nearest to it, so regions at the border of the grid reach to the border of the
+    part that the model sees.
+
+    seen: the part of the photograph that the model sees.
+    extent: where the regions lie on this part.
     """
 
     def __init__(self, rows: int, columns: int, extent: Extent = WHOLE, seen: Extent = WHOLE) -> None:
         self.rows, self.columns, self.extent, self.seen = rows, columns, extent, seen
 
     def at_point(self, x: float | int, y: float | int) -> Float[Tensor, "Y X"] | None:
-        """A point, spread over its four nearest cells by bilinear interpolation; None outside of what is seen."""
+        """Spread a point over its four nearest cells by bilinear interpolation. Returns None if the model does not see
+        the point."""
         seen, extent = self.seen, self.extent
         if not (seen.x0 <= x <= seen.x1 and seen.y0 <= y <= seen.y1):
             return None
@@ -32,15 +36,19 @@ class Grid:
         return down[:, None] * across
 
     def on_mask(self, mask: Float[Tensor, "Y X"], box: Extent = WHOLE) -> Float[Tensor, "rows columns"] | None:
-        """The weight of a mask on each cell, whose weights are densities over its evenly large pixels on `box`, divided
-        by the whole weight; None if the model sees nothing of it. A box is a mask of one pixel."""
+        """Return the share of a mask's weight that lies on each cell; None if the model sees nothing of the mask. A box
+        is a mask of one pixel.
+
+        mask: densities over pixels of equal size.
+        box: where these pixels lie on the photograph.
+        """
         across = _overlaps(self._edges(self.columns, 0), _even(mask.shape[1], box.x0, box.x1))
         down = _overlaps(self._edges(self.rows, 1), _even(mask.shape[0], box.y0, box.y1))
         weights = down @ mask.double() @ across.mT
         return weights / weights.sum() if weights.any() else None
 
     def _edges(self, number: int, axis: int) -> Float[Tensor, "edges"]:
-        """The edges of the cells along an axis of the photograph."""
+        """Return the edges of the cells along an axis of the photograph."""
         low, high = self.extent[axis], self.extent[axis + 2]
         edges = _even(number, low, high).clamp(-1, 1)
         edges[0], edges[-1] = -1, 1
@@ -49,13 +57,13 @@ class Grid:
 
 
 def as_map(weights: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Weights of regions, with the sum 1: as they are if it is 1 up to rounding."""
+    """Normalise the weights of regions to a sum of 1. They stay as they are if their sum is 1 up to rounding."""
     total = weights.double().sum()
     return weights if abs(total - 1) < WHOLE_WEIGHT else (weights.double() / total).to(weights.dtype)
 
 
 def is_box(place: Sequence[float]) -> bool:
-    """Whether (x0, y0, x1, y1) is a box in [-1, 1] with an area."""
+    """Return whether (x0, y0, x1, y1) is a box in [-1, 1] with an area."""
     x0, y0, x1, y1 = place
     return -1 <= x0 < x1 <= 1 and -1 <= y0 < y1 <= 1
 
@@ -65,8 +73,8 @@ def _rescaled(x: float | int, low: float | int, high: float | int) -> float:
 
 
 def _nearest_two(x: float, number: int, low: float | int, high: float | int) -> Float[Tensor, "number"]:
-    """The weights of `number` cells from `low` to `high` along an axis at x; those of the two whose centres are nearest
-    are not 0. Beyond the first and the last centre, the one cell has all."""
+    """Return the weights of `number` cells from `low` to `high` along an axis for a point at x. Only the two cells
+    whose centres are nearest have a weight. Beyond the first and the last centre, the nearest cell has all of it."""
     position = min(max((x - low) * number / (high - low) - 0.5, 0.0), number - 1.0)
     return (1 - (torch.arange(number, dtype=torch.float64) - position).abs()).clamp(min=0)
 
@@ -76,6 +84,6 @@ def _even(number: int, low: float | int, high: float | int) -> Float[Tensor, "ed
 
 
 def _overlaps(cells: Float[Tensor, "m"], parts: Float[Tensor, "n"]) -> Float[Tensor, "cells parts"]:
-    """The length that each cell shares with each part; both are given by their edges."""
+    """Return the length that each cell shares with each part; both are given by their edges."""
     ends = torch.minimum(cells[1:, None], parts[1:]) - torch.maximum(cells[:-1, None], parts[:-1])
     return ends.clamp(min=0)

@@ -1,4 +1,4 @@
-"""Where the cells of a convolutional network look, measured: the centre of what each cell sees.
+"""Where the cells of a convolutional network look: a measurement of the centre of each cell's receptive field.
 
 Arithmetic of strides and paddings alone is not enough: the weights count too. The cells of the included captioner's
 MobileNetV2 look 6% of the image's side to the upper left of their places in an even grid, where arithmetic says 3.5%.
@@ -17,29 +17,34 @@ from vision_attn.geometry.extents import WHOLE, Extent
 Maps = Callable[[UInt8[Tensor, "B 3 Y X"]], Float[Tensor, "B D rows columns"]]
 
 FINE, COARSE, CELLS = 8, 24, 12
-"""The least number of images, for maps of at least `CELLS` along both sides, and for coarser ones: their error is
-larger."""
+"""The least number of images: `FINE` for maps of at least `CELLS` cells along both sides, `COARSE` for coarser maps,
+whose error is larger."""
 MOST, PIXELS = 256, 8 * 224 * 224
-"""Of smaller images as many as have `PIXELS` pixels, but at most `MOST`. The standard error of 48 images of 40 pixels
-is a fifteenth of a cell."""
+"""Small images are as many as have `PIXELS` pixels together, but at most `MOST`. The standard error of 48 images of 40
+pixels is a fifteenth of a cell."""
 AT_ONCE = 8
-"""Images of a batch."""
+"""The number of images in a batch."""
 MIDDLE = 0.5
-"""The share of an image's side, in its middle, in which marks are put: elsewhere the border cuts off what cells see."""
+"""The share of an image's side, in its middle, in which marks are put: elsewhere the border cuts off receptive
+fields."""
 REACH = 0.25
-"""How far from a mark cells are counted, as a share of the side."""
+"""The distance from a mark, as a share of the side, up to which cells are counted."""
 
 
 class Fields:
-    """The extents of the maps of a module, measured once and again after its weights have changed."""
+    """A cache of the extents of a module's maps, which are measured once, and again after its weights have changed."""
 
     def __init__(self) -> None:
         self._made_from: tuple[Any, dict[Any, tuple[Extent, tuple[int, int]]]] = None, {}
-        """The weights, and what was measured of them: one attribute, which threads read and set at once."""
+        """The versions of the weights, and the extents measured with them: one attribute, which threads read and set
+        at once."""
 
     def of(self, key: Any, module: nn.Module, maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[int, int]]:
-        """Return `measured_extent(maps, size)`, where `module` holds the weights of `maps`, and `key` and `size` tell
-        apart what else may differ."""
+        """Return `measured_extent(maps, size)` from the cache, or measure it.
+
+        module: the module that holds the weights of `maps`.
+        key, size: tell apart measurements with the same weights.
+        """
         weights, (before, known) = versions(module), self._made_from
         if weights != before:
             known = {}
@@ -50,20 +55,20 @@ class Fields:
 
 
 def versions(module: nn.Module) -> list[tuple[int, int]]:
-    """Return what differs after a parameter or buffer of `module` has been changed in place, or moved."""
+    """Return numbers that differ after a parameter or buffer of `module` has been changed in place, or moved."""
     tensors = module.state_dict().values()
     return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
 @torch.no_grad()
 def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[int, int]]:
-    """Measure where the cells of a map look in an image of `size` (height and width in pixels). Returns it, and the
-    rows and columns of the map.
+    """Measure where the cells of a map look in an image of `size` (height and width in pixels). Returns the extent, and
+    the rows and columns of the map.
 
     A small square is put on images of noise, and the centre of the change of the map is compared with the place of the
     square. The noise and the places are the same each time. The distance from one cell to the next follows from the
-    sizes: see `stride`. An offset that may be chance, up to twice its standard error, counts as 0. The whole image if
-    nothing changes.
+    sizes: see `stride`. An offset that may be chance, up to twice its standard error, counts as 0. If no map changes,
+    the extent is the whole image.
     """
     generator = torch.Generator().manual_seed(0)
     rows, columns = grid = tuple(maps(noise(1, size, generator)).shape[2:])
@@ -88,7 +93,7 @@ def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[in
 
 
 def stride(pixels: int, cells: int) -> float:
-    """The distance between neighbouring cells of a convolutional network, in pixels.
+    """Return the distance between neighbouring cells of a convolutional network, in pixels.
 
     Where the cells do not divide the image evenly, because convolutions leave out pixels at the border or add some, it
     is the power of two that is nearest to an even division: 32 for 9 cells of 260 pixels or 8 of 299.
@@ -101,7 +106,7 @@ def stride(pixels: int, cells: int) -> float:
 
 
 def noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UInt8[Tensor, "B 3 Y X"]:
-    """Images of smooth noise in all sizes, like photographs in contrast and spectrum."""
+    """Make images of smooth noise at all scales, like photographs in contrast and spectrum."""
     images = torch.zeros(number, 3, *size)
     for parts in (4, 8, 16, 32, 64):
         coarse = [max(2, round(parts * side / max(size))) for side in size]
@@ -111,8 +116,8 @@ def noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UIn
 
 
 def _places(number: int, pixels: int, cells: int, step: float, generator: torch.Generator) -> Int[Tensor, "N"]:
-    """The middles of marks along an axis, in random order: evenly over fewer cells than there are marks, so that marks
-    lie at different places of their cells."""
+    """Return the middles of marks along an axis, in random order. They are spread evenly over fewer cells than there
+    are marks, so that they lie at different places of their cells."""
     span = min(max(1, int(cells * MIDDLE)), number - 1) * step
     even = (torch.randperm(number, generator=generator) + 0.5) / number - 0.5
     return (pixels / 2 + even * span).round().long()
@@ -121,7 +126,8 @@ def _places(number: int, pixels: int, cells: int, step: float, generator: torch.
 def marked(
     images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: Sequence[int]
 ) -> UInt8[Tensor, "N 3 Y X"]:
-    """Images with a square of half a cell at its place: each channel is black where it was bright, and else white."""
+    """Draw a square of half a cell into each image, at its place. A channel becomes black where it was bright, and else
+    white."""
     images = images.clone()
     for image, (y, x) in zip(images, places.tolist(), strict=True):
         square = image[:, max(y - half[0], 0) : y + half[0], max(x - half[1], 0) : x + half[1]]
@@ -131,7 +137,7 @@ def marked(
 
 
 def _axis(change: Float[Tensor, "N cells"], places: Int[Tensor, "N"], pixels: int, step: float) -> tuple[float, float]:
-    """Both ends of the cells along an axis, in [-1, 1], from the change of each cell for marks at `places`."""
+    """Return both ends of the cells along an axis, in [-1, 1], from the change of each cell for marks at `places`."""
     cells = change.shape[1]
     if cells == 1:
         return -1.0, 1.0
@@ -141,8 +147,8 @@ def _axis(change: Float[Tensor, "N cells"], places: Int[Tensor, "N"], pixels: in
     for _ in range(20):  # the mean within a window around itself: the border of the grid does not move it
         near = change * ((distance - offset).abs() <= reach)
         offset = float((near * distance).sum() / near.sum().clamp(min=1e-12))
-    each = (near * (distance - offset)).sum(dim=1)
-    if abs(offset) < 2 * float(each.std(correction=0)) / len(each) ** 0.5:
+    deviations = (near * (distance - offset)).sum(dim=1)
+    if abs(offset) < 2 * float(deviations.std(correction=0)) / len(deviations) ** 0.5:
         offset = 0.0
     low, high = (2 * (-offset + side * cells * step / 2) / pixels for side in (-1, 1))
     return round(low, 4), round(high, 4)

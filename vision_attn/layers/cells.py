@@ -1,6 +1,6 @@
-"""Recurrent cells next to the fused LSTM of `layers.lstm`: a step of a GRU, and torch's LSTM or GRU over sequences."""
+"""Recurrent cells next to the LSTM cell of `layers.lstm`: a step of a GRU, and torch's LSTM or GRU over sequences."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,7 +10,15 @@ from vision_attn.layers.precision import at_least_float32
 Cell = Literal["lstm", "gru"]
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 GATES = {"lstm": 4, "gru": 3}
-"""How many times the size of the state the pre-activations of a step are."""
+"""The size of the pre-activations of a step, in multiples of the size of the state."""
+
+
+class RecurrentState(NamedTuple):
+    """The state of a recurrent network. Held once per row; beams reorder it."""
+
+    hidden: Float[Tensor, "B R H"]
+    cell: Float[Tensor, "B R H"] | None
+    """None for a GRU."""
 
 
 def gru(
@@ -42,7 +50,7 @@ def over_steps(
 ) -> tuple[Float[Tensor, "N T H"], Float[Tensor, "N H"], Float[Tensor, "N H"] | None]:
     """Run a network of one layer from a state, by default zeros. Returns h_t of each step, and the last h and c; c is
     None for a GRU."""
-    before = [part[None].contiguous() for part in (hidden, cell) if part is not None]
+    before = [state[None].contiguous() for state in (hidden, cell) if state is not None]
     outputs, after = network(inputs, tuple(before) if len(before) > 1 else before[0] if before else None)
     hidden, cell = after if isinstance(after, tuple) else (after, None)
     return outputs, hidden.squeeze(0), None if cell is None else cell.squeeze(0)

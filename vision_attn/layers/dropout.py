@@ -11,7 +11,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, input: Tensor, *, shared: int = 1) -> Tensor:
-        """Dropout of (..., N, H) with one mask for every `shared` neighbours along N.
+        """Apply dropout to (..., N, H) with one mask for every `shared` neighbours along N.
 
         Sampled runs of the same caption are compared with each other, and independent masks would add to the variance
         of the difference.

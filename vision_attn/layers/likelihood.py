@@ -1,4 +1,4 @@
-"""Log-probabilities: of given words under a vocabulary layer, and of classes."""
+"""Log-probabilities of given words under a vocabulary layer, and of classes."""
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +26,11 @@ class WordLogProb(nn.Module):
         with_mean: bool = False,
         bars_pad: bool = False,
     ) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
-        """log softmax(output(deep))[words] and, `with_mean`, its mean over the vocabulary: in nats, in float32 or
-        wider, 0 at padding. `bars_pad`: of the softmax over all words but PAD; this has no mean."""
+        """Return log softmax(output(deep))[words] and, if `with_mean`, its mean over the vocabulary: in nats, in
+        float32 or wider, 0 at padding.
+
+        bars_pad: take the softmax over all words but PAD. Its mean is not defined.
+        """
         logits = barred(output(deep)) if bars_pad else output(deep)
         log_prob, word_mask = class_log_prob(logits), words != PAD
         mean = log_prob.mean(dim=-1).where(word_mask, 0) if with_mean else None
@@ -35,10 +38,10 @@ class WordLogProb(nn.Module):
 
 
 def barred(logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-    """Logits, or the biases of a vocabulary layer, under which PAD has the probability 0."""
+    """Change logits, or the biases of a vocabulary layer, so that PAD has the probability 0."""
     return logits.index_fill(-1, torch.full((1,), PAD, device=logits.device), BARRED)
 
 
 def class_log_prob(scores: Float[Tensor, "*rows N"]) -> Float[Tensor, "*rows N"]:
-    """log p of each class, in nats: the log softmax of the scores, in float32 or wider also under autocast."""
+    """Return log p of each class, in nats: the log softmax of the scores, in float32 or wider also under autocast."""
     return at_least_float32(scores).log_softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Linear layers whose inputs may come in parts."""
+"""Linear layers that take their input in one or several tensors side by side."""
 
 import torch
 from jaxtyping import Float
@@ -35,5 +35,5 @@ class Rectified(Linear):
 
 
 def side_by_side(inputs: tuple[Tensor, ...]) -> Tensor:
-    """The inputs joined along their last dimension."""
+    """Join the inputs along their last dimension."""
     return torch.cat(inputs, dim=-1) if len(inputs) > 1 else inputs[0]

@@ -34,7 +34,7 @@ class LSTMCell(nn.Module):
 
 
 class CellUpdate(NamedTuple):
-    """One step: c_t = forget * before + written."""
+    """The update of the cell in one step: c_t = forget * before + written."""
 
     before: Float[Tensor, "*rows H"]
     forget: Float[Tensor, "*rows H"]
@@ -54,7 +54,7 @@ def recording_updates(model: nn.Module) -> Iterator[list[CellUpdate]]:
         input, forget, _, candidate = sum(gates[1:], start=gates[0]).chunk(4, dim=-1)
         updates.append(CellUpdate(before, forget.sigmoid(), input.sigmoid() * candidate.tanh()))
 
-    hooks = [part.register_forward_hook(record) for part in model.modules() if isinstance(part, LSTMCell)]
+    hooks = [module.register_forward_hook(record) for module in model.modules() if isinstance(module, LSTMCell)]
     try:
         yield updates
     finally:

@@ -40,7 +40,7 @@ class _ShapesOnly(TorchFunctionMode):
 
 
 def _like(operand: Any, first: Tensor) -> bool:
-    """Whether the result of an operation on `first` and this operand has the dtype of `first`."""
+    """Return whether the result of an operation on `first` and this operand has the dtype of `first`."""
     if isinstance(operand, Tensor):
         return operand.is_meta and operand.dtype == first.dtype and operand.is_floating_point()
     return isinstance(operand, int | float)
@@ -54,8 +54,8 @@ def on_meta() -> Iterator[None]:
 
 
 def allocate(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """Move `module` to `device`. What is on the meta device is uninitialised there; `to_empty` would import parts of
-    torch's compiler. Weights that layers share stay shared."""
+    """Move `module` to `device`. Tensors of the meta device become uninitialised ones. Weights that layers share stay
+    shared. `to_empty` of torch would import parts of its compiler."""
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     made: dict[Tensor, Tensor] = {
         tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for _, tensor in tensors if tensor.is_meta

@@ -1,4 +1,4 @@
-"""Layer normalisation before a product."""
+"""Layer normalisation whose output goes into linear layers alone, as in a Transformer with "pre" normalisation."""
 
 from torch import nn
 

@@ -11,25 +11,26 @@ from torch.nn import functional as F
 
 
 def real_regions(regions: Num[Tensor, "B L D"]) -> Bool[Tensor, "B L"]:
-    """Which vectors are not padding. Of an image without any, all count, so that its weights still sum to 1."""
+    """Return which vectors are not padding. If all vectors of an image are zero, none counts as padding, so that its
+    weights still sum to 1."""
     real = (regions != 0).any(dim=-1)
     return real | ~real.any(dim=-1, keepdim=True)
 
 
 def mean_region(regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B D"]:
-    """The mean annotation vector of each image, without padding."""
+    """Return the mean annotation vector of each image, without padding."""
     if real is None:
         return regions.mean(dim=1)
     return regions.sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
 def without_padding(scores: Float[Tensor, "B R L"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B R L"]:
-    """The scores, -inf at padding: its weights are exactly 0."""
+    """Set the scores of padding to -inf, so that its weights are exactly 0."""
     return scores if real is None else scores.masked_fill(~real[:, None], -torch.inf)
 
 
 def rounded(size: int) -> int:
-    """The next larger of few sizes: the even numbers to 16, then four for each doubling (20, 24, 28, 32, 40, ..)."""
+    """Round up to one of few sizes: the even numbers to 16, then four for each doubling (20, 24, 28, 32, 40, ..)."""
     step = max(2, 2 ** ((size - 1).bit_length() - 1) // 4)
     return -(-size // step) * step
 

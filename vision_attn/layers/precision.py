@@ -1,4 +1,4 @@
-"""Precision: conversion to more digits where few are too coarse, and computing with fewer."""
+"""Precision: conversion to float32 or float64 where half precision is too coarse, and computing in bfloat16."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,13 @@ def at_least_float32(numbers: Tensor) -> Tensor:
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which products with `tensor` are computed here."""
+    """Return the dtype in which products with `tensor` are computed here."""
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
 WITHOUT_DOUBLE = {"mps"}
-"""Kinds of devices that have no float64."""
+"""Device types that have no float64."""
 
 
 def double(numbers: Tensor) -> Tensor:

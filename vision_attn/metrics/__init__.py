@@ -1,4 +1,4 @@
-"""Metrics of captions, transcripts, classes and attention maps, and their evaluators.
+"""Metrics of captions, transcripts, classes and attention maps, collected in evaluators.
 
 Imports torch only on demand, because the processes that compute caption metrics import this package and do not need it.
 """

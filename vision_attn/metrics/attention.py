@@ -1,4 +1,4 @@
-"""Metrics of attention maps.
+"""Measure attention maps against boxes (`AttentionCorrectness`), and how sharp they are and move (`AttentionMotion`).
 
 Attention correctness: whether attention lies on the object that a word names (after Liu et al. 2017, "Attention
 Correctness in Neural Image Captioning", arXiv:1605.09553). Attention motion: how sharp maps are, and how far attention
@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 
 
 class AttentionCorrectness:
-    """Compares attention with the boxes of the objects that words name. Averages over all content words of `update`.
+    """Compare attention with the boxes of the objects that words name, averaged over all content words of `update`.
 
     A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
     the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows,
@@ -77,11 +77,11 @@ class AttentionCorrectness:
 
     def inside(self, boxes: Sequence) -> Bool[Tensor, "L"]:
         """Return whether the centre of each region lies in any of the `boxes`, borders included; or in a `Mask`."""
-        masks = [one for one in boxes if isinstance(one, Mask)]
+        masks = [box for box in boxes if isinstance(box, Mask)]
         on_masks = torch.stack(
-            [torch.zeros(len(self.centres), dtype=torch.bool), *(one.contains(self.centres) for one in masks)]
+            [torch.zeros(len(self.centres), dtype=torch.bool), *(mask.contains(self.centres) for mask in masks)]
         )
-        boxes = [one for one in boxes if not isinstance(one, Mask)]
+        boxes = [box for box in boxes if not isinstance(box, Mask)]
         corners = torch.as_tensor([[float(edge) for edge in box[:4]] for box in boxes], dtype=torch.float64).view(-1, 4)
         *frames, rows, columns = self.grid
         axes = slice(0 if frames and rows * columns == 1 else 1 if rows == 1 else 2)  # neither, x alone, or x and y
@@ -95,20 +95,20 @@ class AttentionCorrectness:
 def joined(parts: Sequence[AttentionCorrectness]) -> AttentionCorrectness:
     """Merge `parts`, whose grids and extents may differ, into one that averages over the content words of all."""
     whole = AttentionCorrectness(parts[0].grid)
-    whole.num_words = sum(part.num_words for part in parts)
-    whole.totals = {name: sum(part.totals[name] for part in parts) for name in whole.totals}
+    whole.num_words = sum(correctness.num_words for correctness in parts)
+    whole.totals = {name: sum(correctness.totals[name] for correctness in parts) for name in whole.totals}
     return whole
 
 
 class AttentionMotion:
-    """Measures the sharpness and the movement of the maps of captions. Averages over all words of `update`."""
+    """Measure the sharpness and the movement of the maps of captions, averaged over all words of `update`."""
 
     def __init__(self) -> None:
         self.totals = dict.fromkeys(("entropy", "at_mode", "movement", "movement_content"), 0.0)
         self.numbers = dict.fromkeys(self.totals, 0)
 
     def update(self, words: Sequence[str], alpha: Float[Tensor, "T L"], content: Set[str] = frozenset()) -> None:
-        """Add one caption: its `words` and the attention of each. `content`: the words that name objects."""
+        """Add one caption: its `words` and the attention of each. content: the words that name objects."""
         alpha = alpha[: len(words)].detach().to("cpu", torch.float64)
         content_alpha = alpha[[index for index, word in enumerate(words) if word in content]]
         self._add("entropy", -torch.xlogy(alpha, alpha).sum(dim=-1))
@@ -147,12 +147,12 @@ def map_statistics(alpha: Float[Tensor, "B R T L"], word_mask: Bool[Tensor, "B R
 
 
 def rank_correlation(maps: Float[Tensor, "maps L"]) -> Float[Tensor, "maps maps"]:
-    """Spearman's rank correlation of each two maps of L regions; equal weights share the mean of their ranks. That of a
-    map whose weights are all equal is 0, and 1 with another such map."""
+    """Compute Spearman's rank correlation of each pair of maps of L regions; equal weights share the mean of their
+    ranks. A map whose weights are all equal has correlation 0 with others, and 1 with another such map."""
     above = (maps[:, :, None] > maps[:, None]).double().sum(dim=2)
     equal = (maps[:, :, None] == maps[:, None]).double().sum(dim=2)
     centred = above + equal / 2 - maps.shape[1] / 2
     length = centred.norm(dim=1)
     flat = length == 0
-    found = centred @ centred.mT / (length[:, None] * length).clamp(min=1e-12)
-    return torch.where(flat[:, None] & flat, 1, found)
+    correlation = centred @ centred.mT / (length[:, None] * length).clamp(min=1e-12)
+    return torch.where(flat[:, None] & flat, 1, correlation)

@@ -1,4 +1,4 @@
-"""CIDEr-D of word ids, on tensors: a reward for sampled captions (Vedantam et al., CVPR 2015)."""
+"""Compute CIDEr-D of word ids on tensors, as a reward for sampled captions (Vedantam et al., CVPR 2015)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -15,11 +15,11 @@ from vision_attn.layers.precision import double
 from vision_attn.system.errors import UserError
 
 ORDERS = 4
-"""n-grams of 1 to 4 words."""
+"""The number of orders: n-grams have 1 to 4 words."""
 MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
-"""Odd, so that multiplication modulo 2**64 loses nothing."""
+"""The multiplier of hashes; odd, so that multiplication modulo 2**64 is one to one."""
 AT_ONCE = 1024
-"""Images whose n-grams are counted together."""
+"""The number of images whose n-grams are counted together."""
 
 
 class CiderD(nn.Module):
@@ -51,34 +51,34 @@ class CiderD(nn.Module):
         self.register_buffer("frequencies", torch.zeros(0, dtype=torch.int32))  # images with each of `ngrams`
         self.register_buffer("num_images", torch.zeros((), dtype=torch.long))
         self.is_counted = False
-        """Whether there are document frequencies; known without reading `num_images` from a GPU."""
+        """Whether there are document frequencies. It avoids reading `num_images` from a GPU."""
         self.register_load_state_dict_pre_hook(_fit)
 
     def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
         """Count the document frequencies: the number of images in whose references an n-gram occurs.
 
-        `images`: for each image the word ids of its references, as of `word_ids`. Raises UserError for fewer than two
+        images: for each image the word ids of its references, from `word_ids`. Raises UserError for fewer than two
         images, with which every score would be 0.
         """
-        found, total = [], 0
+        hashes, total = [], 0
         images = iter(images)
         while several := list(islice(images, AT_ONCE)):
             total += len(several)
             keys = hashed(self._counted(padded(several))).flatten(1).sort(dim=1).values
             new = keys != F.pad(keys[:, :-1], (1, 0))  # to its image
-            found.append(keys[new & (keys != 0)])
+            hashes.append(keys[new & (keys != 0)])
         if total < 2:
             raise UserError(f"CIDEr-D needs references of at least two images, not {total}: every score would be 0")
-        ngrams, frequencies = torch.cat(found).unique(return_counts=True)
+        ngrams, frequencies = torch.cat(hashes).unique(return_counts=True)
         kept, device = frequencies > 1, self.ngrams.device
         self.ngrams, self.frequencies = ngrams[kept].to(device), frequencies[kept].int().to(device)
         self.num_images.fill_(total)
         self.is_counted = True
 
     def forward(self, captions: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
-        """The score of R captions of each image against its M references, both ended by END and filled up with PAD.
+        """Score R captions of each image against its M references, both ended by END and padded with PAD.
 
-        In float64 (float32 on MPS). An image with fewer references has rows of PAD in their place.
+        Runs in float64 (float32 on MPS). The missing references of an image are rows of PAD.
         """
         number = (references[..., 0] != PAD).sum(dim=-1, keepdim=True)  # with those that hold END alone
         captions, references = self._counted(captions), self._counted(references)
@@ -97,8 +97,8 @@ class CiderD(nn.Module):
         return 10 * similarity.sum(dim=-1) / number.clamp(min=1)
 
     def idf(self, ngrams: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64 (float32
-        on MPS); 0 where there is no n-gram."""
+        """Compute log(number of images / number of images with this n-gram) (Vedantam et al. 2015, eq. 1), in float64
+        (float32 on MPS); 0 where there is no n-gram."""
         if not self.is_counted:
             raise UserError("CIDEr-D has no document frequencies: call count() first, or load a checkpoint")
         frequency = torch.ones_like(ngrams)
@@ -108,12 +108,12 @@ class CiderD(nn.Module):
         return (double(self.num_images).log() - double(frequency).log()).where(ngrams != 0, 0)
 
     def _counted(self, words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows T"]:
-        """The words that count, which END may not."""
+        """Return the words that count: without END if `end` is False."""
         return words if self.end else words.masked_fill(words == END, PAD)
 
 
 def _fit(module: CiderD, state: Mapping[str, Tensor], prefix: str, *_: object) -> None:
-    """Give the buffers of `module` the size that they have in the state to be loaded."""
+    """Resize the buffers of `module` to the state that is about to be loaded."""
     for name in ("ngrams", "frequencies"):
         if prefix + name in state:
             setattr(module, name, getattr(module, name).new_zeros(state[prefix + name].shape))
@@ -122,7 +122,7 @@ def _fit(module: CiderD, state: Mapping[str, Tensor], prefix: str, *_: object) -
 
 
 def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
-    """A key of the n-gram of each order that begins at each word; 0 where the caption ends before."""
+    """Hash the n-gram of each order that begins at each word; 0 where the caption ends before."""
     keys, key = [], torch.zeros_like(words)
     for order in range(ORDERS):
         last = F.pad(words, (0, ORDERS))[..., order : order + words.shape[-1]]
@@ -132,55 +132,59 @@ def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
 
 
 def word_ids(tokens: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
-    """Ids of `tokens`, END included. Words outside the vocabulary count as different words: their ids are hashes."""
+    """Return the ids of `tokens`, END included. Words outside the vocabulary count as different words: their ids are
+    hashes."""
     return [*(vocabulary.get(word) or _unknown(word) for word in tokens), END]
 
 
 @cache
 def _unknown(word: str) -> int:
-    """An id past any vocabulary, the same in every process."""
+    """Return an id beyond any vocabulary, the same in every process."""
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") >> 2 | 1 << 62
 
 
 def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
-    """The captions of several images as one tensor, filled up with PAD."""
-    rows = max(map(len, images))
+    """Return the captions of several images as one tensor, padded with PAD."""
+    most = max(map(len, images))
     longest = max((len(ids) for captions in images for ids in captions), default=1)
-    table = torch.full((len(images), rows, longest), PAD)
+    table = torch.full((len(images), most, longest), PAD)
     filled = [ids + [PAD] * (longest - len(ids)) for captions in images for ids in map(list, captions)]
     if filled:
-        places = torch.arange(rows) < torch.tensor([[len(captions)] for captions in images])
+        places = torch.arange(most) < torch.tensor([[len(captions)] for captions in images])
         table[places] = torch.tensor(filled)
     return table
 
 
 class ReferenceTable:
-    """The references of all training images on a device, so that a batch copies its rows there, and no words."""
+    """The references of all training images on a device, so that a batch copies rows there and sends no words."""
 
     def __init__(self, images: Iterable[tuple[Sequence[str], Sequence[Sequence[int]]]], device: torch.device) -> None:
-        """`images`: the references of each image as they are written, and their word ids."""
-        self.rows: dict[tuple[str, ...], int] = {}
+        """images: the references of each image as text, and their word ids."""
+        self.numbers: dict[tuple[str, ...], int] = {}
         words, lengths = list[int](), list[list[int]]()
         for captions, coded in images:
-            if tuple(captions) not in self.rows:
-                self.rows[tuple(captions)] = len(lengths)
+            if tuple(captions) not in self.numbers:
+                self.numbers[tuple(captions)] = len(lengths)
                 lengths.append([len(ids) for ids in coded])
                 for ids in coded:
                     words += ids
         most = max(map(len, lengths), default=0)
-        sizes = torch.tensor([each + [0] * (most - len(each)) for each in lengths], dtype=torch.long).view(-1, most)
+        sizes = torch.tensor([numbers + [0] * (most - len(numbers)) for numbers in lengths], dtype=torch.long).view(
+            -1, most
+        )
         starts = sizes.flatten().cumsum(0).view_as(sizes) - sizes
         self.longest = int(sizes.max()) if sizes.numel() else 0
         self.words = torch.tensor([*words, PAD], device=device)
         self.sizes, self.starts = sizes.to(device), starts.to(device)
 
     def find(self, references: Iterable[Sequence[str]]) -> Int[Tensor, "B M S"] | None:
-        """The word ids of the references of each image, on the device, filled up with PAD to the most and the longest
-        of all images: every batch has the same shape. None if those of an image are not in the table."""
-        rows = [self.rows.get(tuple(captions)) for captions in references]
-        if None in rows:
+        """Return the word ids of the references of each image, on the device, padded with PAD to the largest number and
+        length of all images, so that every batch has the same shape. None if the references of an image are not in the
+        table."""
+        numbers = [self.numbers.get(tuple(captions)) for captions in references]
+        if None in numbers:
             return None
-        index = torch.tensor(rows)
+        index = torch.tensor(numbers)
         if self.words.is_cuda:
             index = index.pin_memory().to(self.words.device, non_blocking=True)
         position = torch.arange(self.longest, device=self.words.device)
@@ -190,10 +194,10 @@ class ReferenceTable:
 
 
 def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
-    """How often each n-gram occurs among others. Padding has some count, which its weight of 0 removes."""
+    """Count how often each n-gram occurs among others. Padding has some count, which its weight of 0 removes."""
     return (ngrams[..., :, None] == among[..., None, :]).sum(dim=-1)
 
 
 def _bigrams(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows"]:
-    """The length of a caption as `pycocoevalcap` measures it: its number of bigrams."""
+    """Return the length of a caption as `pycocoevalcap` measures it: its number of bigrams."""
     return ((words != PAD).sum(dim=-1) - 1).clamp(min=0)

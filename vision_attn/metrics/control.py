@@ -1,4 +1,4 @@
-"""Whether what is said follows the map: an intervention on the maps of drawn scenes, whose objects have boxes."""
+"""`Control`: measure whether words follow the map, by changing the maps of drawn scenes, whose objects have boxes."""
 
 import json
 from collections import defaultdict
@@ -14,7 +14,7 @@ from torch import Tensor
 from vision_attn.attention.steered import Steering
 from vision_attn.contracts import DecodedCaption, Evaluator, Results
 from vision_attn.geometry.extents import Extent
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.intervals import Jackknife, ratio
 from vision_attn.system.checks import check_range
 from vision_attn.system.files import replacing
@@ -22,7 +22,7 @@ from vision_attn.system.files import replacing
 MAX_NUMBERS = 2**24
 """The largest number of elements of the annotation vectors that are decoded at once: 64 MB in float32."""
 Object = tuple[tuple[float, ...], ...]
-"""The boxes of an object, by which it is told from the others of its image."""
+"""The boxes of an object, which identify it among the objects of its image."""
 
 
 class Case(NamedTuple):
@@ -30,9 +30,9 @@ class Case(NamedTuple):
 
     image: int
     place: int
-    """Of the word in the caption, from 0."""
+    """The place of the word in the caption, from 0."""
     turn: int
-    """0 at the first word of the object, 1 at the second one."""
+    """0 for the first word of the object, 1 for the second one."""
     own: Object
     other: Object
     opens: bool = False
@@ -40,16 +40,16 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What was said of one case."""
+    """The word that the captioner said in one case."""
 
     image: int
     beams: int
     turn: int
     forced: str
-    """Where its map was: on the "other" object, its "own" one, or a "random" region."""
+    """Where the map was put: on the "other" object, the "own" one, or a "random" region."""
     strength: float
     named: bool
-    """Whether the word names the other object; of "own": whether it is the word that was said before."""
+    """Whether the word names the other object; for "own", whether it is the same word as before."""
     next_own: bool | None
     """Whether the word after the first one still names the own object."""
     opens: bool
@@ -57,22 +57,22 @@ class Outcome(NamedTuple):
 
 
 class Control(Evaluator):
-    """The share of words that name what the captioner is made to look at (Pearl 2009: an intervention, do(alpha)).
+    """The share of words that name the object that the captioner's map is moved to (Pearl 2009: an intervention,
+    do(alpha)).
 
     A caption is decoded. At a word t that names object i, its map alpha_t is replaced by (1 - s) alpha_t + s m_j with
     m_j even on the box of another object j of the scene (by area; `geometry.places`), and the caption is decoded again:
 
         control(s) = E[ 1{y'_t names j} ],    y' = decode(do(alpha_t := (1 - s) alpha_t + s m_j)).
 
-    Replaced is the map of this word alone. The state h_{t-1}, from which the own map was scored, stays what the words
-    before and the maps before made it, so with one beam they are the same words; h_t, and with it the later words and
-    their maps, follow from what is seen under the new map. If words came from the state, control would be 0; if from
-    the map alone, 1. A map can point at what a word names without control: a captioner that knows the word already may
-    look there for no reason.
+    Only the map of this word is replaced. The state h_{t-1}, from which the own map was scored, is unchanged, so with
+    one beam the words before stay the same; h_t, the later words and their maps follow from the new map. If words came
+    from the state alone, control would be 0; if from the map alone, 1. A map can point at the named object without
+    control: a captioner that already knows the word may attend there without using it.
 
-    Measured at the first word of each object, where the captioner must choose (in English its colour), and apart at the
-    second one (its shape); with m_i of its own object (does it keep the word?), and with m even on one random region
-    (does it name j by chance?); for all j of the scene.
+    Control is measured at the first word of each object, where the captioner must choose (in English its colour), and
+    separately at the second one (its shape); with m_i of its own object (does it keep the word?), and with m even on
+    one random region (does it name j by chance?); for all j of the scene.
 
     beams: widths of beam search; the first is that of `control`, which also has the curve over `strengths`.
 
@@ -83,11 +83,11 @@ class Control(Evaluator):
     def __init__(
         self, beams: Sequence[int] = (1, 3), strengths: Sequence[float | int] = (0, 0.25, 0.5, 0.75, 1)
     ) -> None:
-        check_range("Control", 0, 1, **{f"strengths[{n}]": one for n, one in enumerate(strengths)})
-        check_range("Control", 1, 1000, **{f"beams[{n}]": one for n, one in enumerate(beams)})
+        check_range("Control", 0, 1, **{f"strengths[{n}]": strength for n, strength in enumerate(strengths)})
+        check_range("Control", 1, 1000, **{f"beams[{n}]": beam for n, beam in enumerate(beams)})
         self.beams, self.strengths = [*beams], sorted({*map(float, strengths), 1.0})
         self.outcomes: dict[tuple[Any, ...], dict[int, list[bool]]] = defaultdict(lambda: defaultdict(list))
-        """By (beams, turn, forced, strength), of each scene."""
+        """The outcomes of each scene, by (beams, turn, forced, strength)."""
         self.scenes = 0
 
     @torch.no_grad()
@@ -99,11 +99,11 @@ class Control(Evaluator):
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> list[Outcome]:
-        """What was said of all cases of a batch."""
+        """Decode all cases of a batch, and return their outcomes."""
         if not task.model.steerable or all(boxes is None for boxes in batch.boxes):
             return []
         _, rows, columns = task.encoder.layout
-        grid, found = Grid(rows, columns, task.encoder.extent()), []
+        grid, probed = RegionGrid(rows, columns, task.encoder.extent()), []
         objects = [objects_of(boxes or {}) for boxes in batch.boxes]
         for beams in self.beams:
             decoding = task.decoding.changed(beams=beams)
@@ -111,85 +111,95 @@ class Control(Evaluator):
             cases = [case for image, caption in enumerate(own) for case in cases_of(image, caption, objects[image])]
             for forced, strength in self._runs(first=beams == self.beams[0]):
                 tried = ((case, _map(case, forced, grid, task.encoder.frames)) for case in cases)
-                made = [(case, one) for case, one in tried if one is not None]
-                several, maps = [case for case, _ in made], [one for _, one in made]
-                said = _decoded(task, decoding, regions, several, maps, strength)
+                made = [(case, forced) for case, forced in tried if forced is not None]
+                several, maps = [case for case, _ in made], [forced for _, forced in made]
+                said = _captions_under(task, decoding, regions, several, maps, strength)
                 for case, caption in zip(several, said, strict=True):
                     kept = own[case.image]
-                    found.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
-        return found
+                    probed.append(outcome(case, caption, kept, objects[case.image], beams, forced, strength))
+        return probed
 
     def _runs(self, *, first: bool) -> list[tuple[str, float]]:
-        return [("other", one) for one in (self.strengths if first else [1.0])] + [("own", 1.0), ("random", 1.0)]
+        return [("other", strength) for strength in (self.strengths if first else [1.0])] + [
+            ("own", 1.0),
+            ("random", 1.0),
+        ]
 
     def update(self, batch: Any, results: Results) -> None:
-        for one in results.probed or ():
-            image = self.scenes + one.image
-            self.outcomes[one.beams, one.turn, one.forced, one.strength][image].append(one.named)
-            if one.opens and one.strength == 1:
-                self.outcomes[one.beams, 0, f"first_{one.forced}", 1.0][image].append(one.named)
-            if one.next_own is not None and (one.forced, one.strength) == ("other", 1.0):
-                self.outcomes[one.beams, 0, "next_own", 1.0][image].append(one.next_own)
+        for outcome in results.probed or ():
+            image = self.scenes + outcome.image
+            self.outcomes[outcome.beams, outcome.turn, outcome.forced, outcome.strength][image].append(outcome.named)
+            if outcome.opens and outcome.strength == 1:
+                self.outcomes[outcome.beams, 0, f"first_{outcome.forced}", 1.0][image].append(outcome.named)
+            if outcome.next_own is not None and (outcome.forced, outcome.strength) == ("other", 1.0):
+                self.outcomes[outcome.beams, 0, "next_own", 1.0][image].append(outcome.next_own)
         self.scenes += len(batch.boxes)
 
     def estimates(self) -> dict[str, Jackknife]:
-        """The share of each kind of case, with what its interval needs. Names are those of `compute`."""
-        found = {}
-        for (beams, turn, forced, strength), each in self.outcomes.items():
+        """Return the estimate of the share of each kind of case, by the names of `compute`."""
+        estimates = {}
+        for (beams, turn, forced, strength), cases in self.outcomes.items():
             parts = [forced if forced != "other" else "", "second" * turn]
             parts += ["" if strength == 1 else f"at_{strength:g}", "" if beams == self.beams[0] else f"beams_{beams}"]
             name = "_".join(["control", *filter(None, parts)])
-            sums, counts = (np.array([one(list(map(float, said))) for said in each.values()]) for one in (sum, len))
-            found[name] = ratio(sums, counts)
-        return dict(sorted(found.items()))
+            sums, counts = (
+                np.array([count_of(list(map(float, said))) for said in cases.values()]) for count_of in (sum, len)
+            )
+            estimates[name] = ratio(sums, counts)
+        return dict(sorted(estimates.items()))
 
     def compute(self) -> dict[str, float]:
         """Return shares, from 0 to 1; nothing without cases.
 
-        The metric `control` is the share of first words of objects that name the other object which they were made to
-        look at, with its interval of 95% in `control_low` and `control_high`; `control_at_0.5` is at this strength.
-        Of these words `control_own` stay the same with an even map on their own object, and `control_random` name the
-        other object with a map on one random region. After `control_next_own` of them the next word still names the own
-        object. Names with "second" are of the second word of each object, those with "first_other", "first_own" and
-        "first_random" of the first word that names any object alone, and those with "beams_3" of this width.
+        `control` is the share of first words of objects that name the other object after the map was moved to it, with
+        its 95% interval in `control_low` and `control_high`; `control_at_0.5` is the share at this strength.
+        `control_own` is the share of these words that stay the same with an even map on their own object,
+        `control_random` the share that name the other object with a map on one random region, and `control_next_own`
+        the share after which the next word still names the own object. Names with "second" are for the second word of
+        each object, those with "first_other", "first_own" and "first_random" for the first word in the caption that
+        names any object, and those with "beams_3" for this width.
         """
-        found = self.estimates()
-        shares = {name: float(one.value) for name, one in found.items()}
-        if "control" in found and (ends := found["control"].interval(low=0, high=1)) is not None:
+        estimates = self.estimates()
+        shares = {name: float(estimate.value) for name, estimate in estimates.items()}
+        if "control" in estimates and (ends := estimates["control"].interval(low=0, high=1)) is not None:
             shares |= {"control_low": float(ends[0]), "control_high": float(ends[1])}
         return shares
 
     def write(self, folder: Path) -> None:
         """Write control.json: the share, the interval and the number of scenes and words of each kind of case."""
         with replacing(folder / "control.json") as path:
-            path.write_text(json.dumps({name: numbers(one) for name, one in self.estimates().items()}, indent=1) + "\n")
+            path.write_text(
+                json.dumps({name: numbers(estimate) for name, estimate in self.estimates().items()}, indent=1) + "\n"
+            )
 
 
-def numbers(one: Jackknife) -> dict[str, Any]:
-    """A share with its interval of 95% (None for few scenes) and the number of scenes."""
-    ends = one.interval(low=0, high=1)
+def numbers(estimate: Jackknife) -> dict[str, Any]:
+    """Return a share with its 95% interval (None for few scenes) and the number of scenes."""
+    ends = estimate.interval(low=0, high=1)
     return {
-        "share": float(one.value), "interval": None if ends is None else ends.tolist(), "scenes": len(one.left_out)
-    }  # fmt: skip
+        "share": float(estimate.value),
+        "interval": None if ends is None else ends.tolist(),
+        "scenes": len(estimate.left_out),
+    }
 
 
 def objects_of(boxes: Mapping[str, Sequence]) -> dict[str, Object]:
-    """The object that each word names."""
+    """Return the object that each word names."""
     return {word: tuple(tuple(map(float, box)) for box in places) for word, places in boxes.items()}
 
 
 def cases_of(image: int, caption: DecodedCaption, objects: Mapping[str, Object]) -> list[Case]:
-    """All cases of a caption: the first two words of each object, with each other object."""
+    """Return all cases of a caption: the first two words of each object, with each other object."""
     before: dict[Object, int] = defaultdict(int)
-    found = []
+    cases = []
     for place, word in enumerate(caption.words):
         if (own := objects.get(word)) is None:
             continue
         turn, before[own] = before[own], before[own] + 1
         if turn < 2:
             others = [other for other in dict.fromkeys(objects.values()) if other != own]
-            found += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
-    return found
+            cases += [Case(image, place, turn, own, other, opens=len(before) == 1 and turn == 0) for other in others]
+    return cases
 
 
 def outcome(
@@ -201,15 +211,15 @@ def outcome(
     forced: str,
     strength: float,
 ) -> Outcome:
-    """What the caption says at the place of a case; `before` is the caption that was said without."""
+    """Compare the caption with the unchanged one, `before`, at the place of a case."""
     said, after = (*caption.words, "", "")[case.place : case.place + 2] if case.place < len(caption.words) else ("", "")
     named = said == before.words[case.place] if forced == "own" else objects.get(said) == case.other
     next_own = objects.get(after) == case.own if case.turn == 0 else None
     return Outcome(case.image, beams, case.turn, forced, strength, named, next_own, case.opens)
 
 
-def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"] | None:
-    """The map of a case; None for an object without an area."""
+def _map(case: Case, forced: str, grid: RegionGrid, frames: int) -> Float[Tensor, "L"] | None:
+    """Return the map of a case; None for an object without an area."""
     cells = grid.rows * grid.columns
     if forced == "random":
         return torch.zeros(frames * cells).index_fill(0, torch.randint(frames * cells, (1,)), 1)
@@ -220,10 +230,10 @@ def _map(case: Case, forced: str, grid: Grid, frames: int) -> Float[Tensor, "L"]
     return (weights / weights.sum()).float().flatten() if weights.any() else None
 
 
-def _decoded(
+def _captions_under(
     task: Any, decoding: Any, regions: Tensor, cases: Sequence[Case], maps: Sequence[Tensor], strength: float
 ) -> list[DecodedCaption]:
-    """The caption of each case under its map, in parts of little memory."""
+    """Decode the caption of each case under its map, in batches that need little memory."""
     said: list[DecodedCaption] = []
     most = max(1, MAX_NUMBERS // regions[0].numel())
     for first in range(0, len(cases), most):

@@ -1,4 +1,4 @@
-"""Errors of classifiers: counted over batches, with their interval, and whether glimpses end on the object."""
+"""Count the errors of classifiers over batches, with their interval, and whether glimpses end on the object."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -13,7 +13,7 @@ from vision_attn.contracts import ClassifierOutput
 Testing = Literal["mean", "sample", "copies"]
 """How the answer at test time is computed: see `at_test` of `Classification`."""
 MOST = 1000
-"""The largest number of classes for which it is counted which are taken for which."""
+"""The largest number of classes with a confusion matrix."""
 
 
 def without_softmax(metrics: Mapping[str, float]) -> list[str]:
@@ -29,77 +29,80 @@ def without_softmax(metrics: Mapping[str, float]) -> list[str]:
 
 
 class Counts(NamedTuple):
-    """What is counted of the answers to one or more batches."""
+    """The counts of the answers to one or more batches."""
 
     cost: dict[str, float]
-    """What an answer to the first image costs."""
+    """The cost of an answer to the first image."""
     images: int
     wrong: dict[Testing, int]
-    """Wrong answers, for each mode to answer."""
+    """The number of wrong answers, for each way of testing."""
     wrong_after: Int[Tensor, "T"] | None = None
-    """Wrong answers after each glimpse; None for a model that sees the whole image."""
+    """The number of wrong answers after each glimpse; None for a model that sees the whole image."""
     correct_rows: int | None = None
-    """Copies with a correct answer, and how many of these end on the digit; None where boxes are not known."""
+    """The number of copies with a correct answer, and of those that end on the digit; None where boxes are not
+    known."""
     on_digit: int | None = None
     confusion: Int[Tensor, "N N"] | None = None
-    """How many images of each class got each answer, in a full evaluation; None for more than `MOST` classes."""
+    """The number of images of each class with each answer, in a full evaluation; None for more than `MOST` classes."""
     entropy: Float[Tensor, "T"] | None = None
-    """Of the answer after each glimpse, in nats: the sum over images, in a full evaluation."""
+    """The entropy of the answer after each glimpse, in nats, summed over images, in a full evaluation."""
     shares: Float[Tensor, "states"] | None = None
-    """Of the initial state and of each glimpse in the last cell state: the sum over images; None without an LSTM."""
+    """The shares of the initial state and of each glimpse in the last cell state, summed over images; None without an
+    LSTM."""
 
     def plus(self, other: "Counts") -> "Counts":
-        """The counts of the batches of both."""
+        """Add the counts of both."""
 
-        def add(one: Any, more: Any) -> Any:
-            return more if one is None else one if more is None else one + more
+        def add(own: Any, more: Any) -> Any:
+            return more if own is None else own if more is None else own + more
 
-        wrong = {mode: number + other.wrong[mode] for mode, number in self.wrong.items()}
+        wrong = {testing: number + other.wrong[testing] for testing, number in self.wrong.items()}
         return Counts(self.cost, self.images + other.images, wrong, *map(add, self[3:], other[3:]))
 
 
 def after_glimpses(total: Counts, num_classes: int) -> dict[str, list[float]]:
-    """The means over images after each glimpse: `error` in percent; `entropy` of the answer in nats, and by how much
-    the glimpse `lowered` it, the first from that of an even answer; and, of a model with an LSTM, the `share` of each
-    glimpse in the last cell state (`information.cell_shares`), of which the rest is the initial state's."""
+    """Return means over images after each glimpse: `error` in percent; `entropy` of the answer in nats; the amount by
+    which the glimpse `lowered` it, starting from that of a uniform answer; and, for a model with an LSTM, the `share`
+    of each glimpse in the last cell state (`information.cell_shares`), where the rest belongs to the initial state."""
     assert total.wrong_after is not None
-    found = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
+    by_glimpse = {"error": [100 * number / total.images for number in total.wrong_after.tolist()]}
     if total.entropy is not None:
         entropy = (total.entropy / total.images).tolist()
-        found |= {"entropy": entropy, "lowered": [a - b for a, b in pairwise([log(num_classes), *entropy])]}
+        by_glimpse |= {"entropy": entropy, "lowered": [a - b for a, b in pairwise([log(num_classes), *entropy])]}
     if total.shares is not None:
-        found["share"] = (total.shares[1:] / total.images).tolist()
-    return found
+        by_glimpse["share"] = (total.shares[1:] / total.images).tolist()
+    return by_glimpse
 
 
 def confusion(labels: Int[Tensor, "B"], answers: Int[Tensor, "B"], classes: int) -> Int[Tensor, "N N"] | None:
-    """How many images of each class got each answer; None for more than `MOST` classes."""
+    """Count the images of each class with each answer; None for more than `MOST` classes."""
     if classes > MOST:
         return None
     return (labels * classes + answers).bincount(minlength=classes**2).view(classes, classes)
 
 
 def predictions(glance: ClassifierOutput) -> Int[Tensor, "B T"]:
-    """The most likely class after each glimpse, by the mean probabilities of all copies."""
+    """Return the most likely class after each glimpse, by the mean probabilities of all copies."""
     return glance.log_prob.logsumexp(dim=1).argmax(dim=-1)
 
 
 def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bool[Tensor, "B R"]:
-    """Whether each location lies in the box of its image."""
+    """Return whether each location lies in the box of its image."""
     corners = boxes[:, None].unflatten(-1, (2, 2))
     return ((locations >= corners[..., 0, :]) & (locations <= corners[..., 1, :])).all(dim=-1)
 
 
 def areal(boxes: Float[Tensor, "B 4"] | None) -> Bool[Tensor, "B"] | None:
-    """Whether the box of each image is known and has an area, so that a location can lie in it; None if none has."""
+    """Return whether the box of each image is known and has an area, so that a location can lie in it; None if none
+    has."""
     if boxes is None:
         return None
-    found = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)
-    return found if found.any() else None
+    has_area = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)
+    return has_area if has_area.any() else None
 
 
 def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95% Wilson interval of a proportion, of which `count` out of `total` were observed (Wilson 1927)."""
+    """Return the 95% Wilson interval of a proportion, observed as `count` out of `total` (Wilson 1927)."""
     share, slack = count / total, z * z / total
     middle, half = share + slack / 2, z * sqrt(share * (1 - share) / total + slack / (4 * total))
     return (middle - half) / (1 + slack), (middle + half) / (1 + slack)

@@ -1,4 +1,4 @@
-"""Evaluators of captioners. Each collects one group of metrics, batch by batch."""
+"""The standard evaluators of captioners; each collects one group of metrics, batch by batch."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import compress
@@ -13,31 +13,31 @@ from vision_attn.metrics.attention import AttentionCorrectness, AttentionMotion,
 from vision_attn.metrics.coco.captions import Report, caption_metrics
 from vision_attn.metrics.coco.results import EACH, INTERVALS, Image, write_each, write_intervals, write_results
 from vision_attn.metrics.coco.sums import estimates
-from vision_attn.metrics.function_words import Language, content_marks
+from vision_attn.metrics.function_words import CaptionLanguage, content_marks
 from vision_attn.metrics.variety import cut_short, few_images, repetition, same_caption, sameness
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import shown
+from vision_attn.system.word_spacing import shown
 
 
 def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
-    """The metrics of an evaluator, as numbers of Python. Raises UserError, which names it, for what is no number and
-    for the names of other metrics, the `known` ones."""
-    name, found = type(evaluator).__name__, {}
+    """Return the metrics of an evaluator as Python numbers. Raises UserError, which names the evaluator, for values
+    that are no numbers and for names that other metrics have, the `known` ones."""
+    name, numbers = type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
         raise UserError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
     for metric, value in measured.items():
         if metric in known:
             raise UserError(f"{name} measures {metric}, which is measured already: rename it")
         try:
-            found[metric] = float(value)
+            numbers[metric] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"{name} measures {metric}, but {value!r} is no number") from error
-    return found
+    return numbers
 
 
 class ReferenceLikelihood(Evaluator):
-    """`nll`: the mean negative log-likelihood of the references in the batch, in nats per word: of photographs the
-    first `rows` captions, cut to `max_length` words. Those that are impossible for the model, such as a transcript
+    """`nll`: the mean negative log-likelihood of the references in the batch, in nats per word. For photographs these
+    are the first `rows` captions, cut to `max_length` words. References that the model cannot say, such as a transcript
     longer than its line for CTC, are left out."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class ReferenceLikelihood(Evaluator):
 
 
 class CaptionScores(Evaluator):
-    """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), the share of identical captions
-    and, without `names` and `split`, that of captions that repeat a content word.
-    A failed metric is NaN, with the reason in `notes`. `write` saves captions.json, in COCO's results format,
-    scores.jsonl, the metrics of each image, and intervals.json, the intervals of metrics over images."""
+    """BLEU, METEOR, ROUGE-L and CIDEr of decoded captions (`names` selects some), the share of identical captions and,
+    without `names` and `split`, the share of captions that repeat a content word. A failed metric is NaN, with the
+    reason in `notes`. `write` saves captions.json, in COCO's results format, scores.jsonl, the metrics of each image,
+    and intervals.json, the intervals of metrics over images."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class CaptionScores(Evaluator):
         split: Callable[[str], Sequence[str]] | None = None,
         unit: str = "image",
         pretrained: bool = False,
-        language: Language | None = None,
+        language: CaptionLanguage | None = None,
     ) -> None:
-        """`split`: how captions become words; None: at spaces, as in COCO's code. `unit`: what is captioned.
-        `pretrained`: by a captioner of transformers. `language`: of all captions of the data set, which decides on
-        METEOR; None: of the references here."""
+        """split: a function that splits captions into words; None splits at spaces, as in COCO's code. unit: the name
+        of the captioned items. pretrained: whether a captioner of transformers wrote them. language: that of all
+        captions of the data set, which decides on METEOR; None for that of these references."""
         self.names, self.split = None if names is None else list(names), split
         self.unit, self.pretrained, self.language = unit, pretrained, language
         self.candidates: dict[Image, str] = {}
@@ -102,13 +102,15 @@ class CaptionScores(Evaluator):
 
     def write(self, folder: Path) -> None:
         write_results(folder / "captions.json", self.candidates)
-        write_each(folder / EACH, self.candidates, self.report.each)
-        found = {name: one.interval(low=0) for name, one in estimates(self.report).items()}
-        write_intervals(folder / INTERVALS, {name: ends.tolist() for name, ends in found.items() if ends is not None})
+        write_each(folder / EACH, self.candidates, self.report.by_image)
+        intervals = {name: estimate.interval(low=0) for name, estimate in estimates(self.report).items()}
+        write_intervals(
+            folder / INTERVALS, {name: ends.tolist() for name, ends in intervals.items() if ends is not None}
+        )
 
 
 def content_of(caption: DecodedCaption) -> list[str]:
-    """The content words of a caption."""
+    """Return the content words of a caption."""
     return [*compress(caption.words, content_marks(caption.words, caption.content))]
 
 
@@ -116,8 +118,8 @@ class CutShort(Evaluator):
     """`cut`: the share of decoded captions that were cut at `max_words`, before their end."""
 
     def __init__(self, full: bool = True, pretrained: bool = False) -> None:
-        """`full`: add a note; validations, in which captions of the first epochs rarely end, leave it to the last.
-        `pretrained`: of a captioner of transformers."""
+        """full: add a note. Validations leave it out, since captions of the first epochs rarely end. pretrained:
+        whether it is a captioner of transformers."""
         self.full, self.pretrained, self.cut = full, pretrained, list[bool]()
 
     def update(self, batch: Any, results: Results) -> None:
@@ -132,7 +134,7 @@ class CutShort(Evaluator):
 class Motion(Evaluator):
     """Sharpness and movement of maps: see `AttentionMotion`. No metrics for a captioner without maps.
 
-    Content words are those that name objects; where the data do not say which these are, all but function words.
+    Content words are the words that name objects, or all but function words if the data do not say which these are.
     """
 
     def __init__(self) -> None:
@@ -149,12 +151,13 @@ class Motion(Evaluator):
 
 
 class Pointing(Evaluator):
-    """Whether attention lies in the boxes of what words name, if boxes are known: see `AttentionCorrectness`. For a
-    captioner with several modes at test time, also `pointing_MODE` and `mass_MODE`, for the regions seen."""
+    """Whether attention lies in the boxes of the objects that words name, if boxes are known: see
+    `AttentionCorrectness`. A captioner with several modes at test time also has `pointing_MODE` and `mass_MODE`, for
+    the regions seen."""
 
     def __init__(self) -> None:
         self.correctness: dict[tuple[str, tuple[int, ...], Extent], AttentionCorrectness] = {}
-        """By mode, grid and extent: strips of different widths have different numbers of regions."""
+        """The metrics by mode, grid and extent: strips of different widths have different numbers of regions."""
 
     def update(self, batch: Any, results: Results) -> None:
         for mode, described in {"": results.described, **results.by_mode}.items():
@@ -171,8 +174,10 @@ class Pointing(Evaluator):
     def compute(self) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for mode in dict.fromkeys(mode for mode, *_ in self.correctness):
-            found = joined([part for (other, *_), part in self.correctness.items() if other == mode]).compute()
+            computed = joined(
+                [correctness for (other, *_), correctness in self.correctness.items() if other == mode]
+            ).compute()
             if mode:
-                found = {f"{name}_{mode}": found[name] for name in ("pointing", "mass")}
-            metrics |= found
+                computed = {f"{name}_{mode}": computed[name] for name in ("pointing", "mass")}
+            metrics |= computed
         return metrics

@@ -1,6 +1,6 @@
-"""Function words of English and twelve other languages, and which of these a set of captions is in.
+"""List the function words of English and twelve other languages, and detect which of these a set of captions is in.
 
-Content words of a caption are all but function words. METEOR and SPICE know English alone.
+The content words of a caption are all but function words. METEOR and SPICE only know English.
 """
 
 import re
@@ -18,7 +18,7 @@ themselves there these they this those three through to top toward towards two u
 where which while who whose with without
 """
 FUNCTION_WORDS = frozenset(_ENGLISH.split())
-"""English words that name nothing, and may occur several times in a caption."""
+"""English words that name no object, and may occur several times in a caption."""
 
 _OTHERS = {
     "german": """
@@ -83,44 +83,46 @@ _OTHERS = {
     """,
 }  # a list has what stands most often in captions, with words that it shares with others
 LANGUAGES = {"english": FUNCTION_WORDS} | {name: frozenset(words.split()) for name, words in _OTHERS.items()}
-"""The function words of each language that is known, by its English name."""
+"""The function words of each known language, by its English name."""
 
 _ALSO_ENGLISH = """
 ad ale alle am bag den die do door fire ha hat hay hen i mens mod par pendant per pod plus pour pro sin sit son u v van
 war we
 """
 _ENGLISH_FOUND = FUNCTION_WORDS.union(_ALSO_ENGLISH.split())
-"""What counts for English when languages are compared: also words of the other lists that English captions contain."""
+"""The function words of English for comparing languages: they include words of the other lists that English captions
+contain."""
 _WORD = re.compile(r"(?:qu|[dn]ell|[as]ull|all|un|[^\W\d_])'(?=[^\W\d_]|$)|[^\W_]+(?:['-][^\W_]+)*")
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\u00b4`", "'''''")
 
 MANY = 200
-"""The number of words from which on a share of function words says something by itself."""
+"""The number of words from which on a share of function words is meaningful by itself."""
 FEW = 0.02
-"""The share of English function words, without the commonest of them, below which `MANY` words or more are not English:
-one word may be that of another language, as "a" is in Hungarian."""
+"""The share of English function words, without the commonest one, below which `MANY` words or more are not English. The
+commonest one may belong to another language, like "a" in Hungarian."""
 TERSE = 0.25
 """The share of function words below which English is terse: sentences have 0.3 to 0.5, reports 0.2, titles 0.1."""
 NAMED = 0.15
 """The share of function words from which on captions are taken to be in a language other than English."""
 COMMON = 30
-"""The most words that are taken for the function words of a language that is not known."""
+"""The largest number of words that count as function words of an unknown language."""
 
 
-class Language(NamedTuple):
-    """What a set of captions is written in."""
+class CaptionLanguage(NamedTuple):
+    """The language of a set of captions."""
 
     name: str
-    """A key of `LANGUAGES`; "" where it is none of them."""
+    """A key of `LANGUAGES`; "" for an unknown language."""
     not_english: str = ""
-    """Why it is not English, in one line; "" where it is."""
+    """The reason why it is not English, in one line; "" for English."""
     terse: str = ""
-    """Why METEOR says less of this English than of sentences; "" where it does not."""
+    """The reason why METEOR says less about this English than about sentences; "" if there is none."""
 
 
-def language_of(captions: Iterable[str]) -> Language:
-    """The language of a set of captions, as written: English unless the function words of another one are more frequent
-    in all of them together, or most letters are not Latin, or English function words hardly occur in many captions."""
+def language_of(captions: Iterable[str]) -> CaptionLanguage:
+    """Detect the language of a set of captions: English, unless the function words of another language are more
+    frequent in all captions together, most letters are not Latin, or English function words hardly occur in many
+    captions."""
     written: Counter[str] = Counter()
     for caption in captions:
         written.update(caption.split())
@@ -136,49 +138,49 @@ def language_of(captions: Iterable[str]) -> Language:
     letters = sum(times * sum(map(str.isalpha, word)) for word, times in counts.items())
     latin = sum(times * sum(letter < "\u0250" for letter in word if letter.isalpha()) for word, times in counts.items())
     if 2 * latin < letters:
-        return Language(name, f"{letters - latin:,} of {letters:,} letters are not Latin")
+        return CaptionLanguage(name, f"{letters - latin:,} of {letters:,} letters are not Latin")
     rare = f"only {own:,} of {total:,} words are among those that English sentences share"
     if numbers[best] > max(_times(counts, _ENGLISH_FOUND), 1):
         of = f"of {total:,} words {numbers[best]:,} are function words of {name.capitalize()}, {own:,} of English"
-        return Language(name, of if name else rare)
+        return CaptionLanguage(name, of if name else rare)
     commonest_one = max((counts[word] for word in FUNCTION_WORDS & counts.keys()), default=0)
     if total >= MANY and own - commonest_one < FEW * total:
-        return Language("", rare)
+        return CaptionLanguage("", rare)
     if total >= MANY and own < TERSE * total:
         share = f"{own / total:.0%}"
-        return Language(
+        return CaptionLanguage(
             "english",
             terse=f"only {share} of the words are function words, and METEOR weighs these as in sentences, which have "
             "near a half: compare it with scores of these references alone",
         )
-    return Language("english")
+    return CaptionLanguage("english")
 
 
 def _times(counts: Mapping[str, int], words: Set[str]) -> int:
-    """How often any of `words` occurs."""
+    """Count how often any of `words` occurs."""
     return sum(times for word, times in counts.items() if word in words)
 
 
 def is_content(word: str, function_words: Set[str] = FUNCTION_WORDS) -> bool:
-    """Whether a word is no function word, nor a sign."""
+    """Return whether a word is neither a function word nor a sign."""
     return word.lower() not in function_words and any(map(str.isalnum, word))
 
 
 def content_marks(
     words: Sequence[str], known: Sequence[bool] | None = None, function_words: Set[str] = FUNCTION_WORDS
 ) -> Sequence[bool]:
-    """Whether each of `words` is a content word: `known`, or by `function_words` where that is None."""
+    """Return whether each of `words` is a content word: `known`, or decided by `function_words` if that is None."""
     return [is_content(word, function_words) for word in words] if known is None else known
 
 
 def function_words_of(caption: str) -> Set[str]:
-    """The function words of the language of one caption; those of English where it is not known."""
+    """Return the function words of the language of one caption; English ones if the language is unknown."""
     return LANGUAGES.get(language_of([caption]).name, FUNCTION_WORDS)
 
 
 def commonest(images: Iterable[Iterable[str]]) -> list[str]:
-    """What is taken for function words where the language is not known: words that stand in the captions of more than
-    half of the images, the commonest first, at most `COMMON`. images: the words of all captions of each."""
+    """Return the words that count as function words of an unknown language: those in the captions of more than half of
+    the images, the commonest first, at most `COMMON`. images: the words of all captions of each image."""
     counts: Counter[str] = Counter()
     number = 0
     for words in images:

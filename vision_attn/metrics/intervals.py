@@ -1,4 +1,5 @@
-"""Intervals and tests that hold for few images: a jackknife over images with Student's t, and Holm's correction.
+"""Compute intervals and tests that hold for few images: a jackknife over images with Student's t, and Holm's
+correction.
 
     gain = ratio(sums, counts)     # of each image the sum over its answers, and how many it has
     gain.value, gain.interval()    # the mean of all answers, and its interval of 95%
@@ -16,9 +17,9 @@ from jaxtyping import Bool, Float, Num
 from numpy import ndarray
 
 FEWEST = 5
-"""Images from which on there are intervals and tests."""
+"""The number of images from which on there are intervals and tests."""
 LEVEL = 0.95
-"""What an interval covers, by itself: it is not adjusted for how many of them are printed."""
+"""The coverage of a single interval; it is not adjusted for the number of intervals that are printed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,26 +32,27 @@ class Jackknife:
     """
 
     value: Any
-    """(*columns), or a number."""
+    """The estimate, (*columns) or a number."""
     left_out: Float[ndarray, "images *columns"]
     freedom: float | None = None
-    """Degrees of freedom; None: n - 1."""
+    """The degrees of freedom; None for n - 1."""
 
     @property
     def error(self) -> Any:
-        """The standard error, in the shape of `value`."""
+        """Return the standard error, in the shape of `value`."""
         images = len(self.left_out)
         return np.sqrt((images - 1) / images * ((self.left_out - self.left_out.mean(axis=0)) ** 2).sum(axis=0))
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are enough images for an interval and a test."""
+        """Return whether there are enough images for an interval and a test."""
         return len(self.left_out) >= FEWEST
 
     def interval(
         self, *, low: float | int = -np.inf, high: float | int = np.inf
     ) -> Float[ndarray, "2 *columns"] | None:
-        """The interval of 95%; None for fewer than FEWEST images. low, high: what the quantity cannot be beyond."""
+        """Return the 95% interval; None for fewer than FEWEST images. low, high: the smallest and largest possible
+        value."""
         if not self.is_enough:
             return None
         from scipy.special import stdtrit
@@ -59,7 +61,7 @@ class Jackknife:
         return np.clip([self.value - half, self.value + half], low, high)
 
     def p_greater(self) -> Float[ndarray, "*columns"] | None:
-        """The one-sided p of each column against "it is at most 0"; None for fewer than FEWEST images.
+        """Return the one-sided p of each column against "it is at most 0"; None for fewer than FEWEST images.
 
         Exact for normal values. In simulations of exponential ones, one for each image, a nominal 2.5% was 0.4% where
         the long tail is above the mean, but 11, 10 and 8% of 5, 10 and 20 images where it is below.
@@ -69,15 +71,15 @@ class Jackknife:
         from scipy.special import stdtr
 
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = stdtr(self._freedom, -self.value / self.error)
-        return np.where((self.error == 0) & (self.value <= 0), 1.0, found)
+            p = stdtr(self._freedom, -self.value / self.error)
+        return np.where((self.error == 0) & (self.value <= 0), 1.0, p)
 
     def __getitem__(self, columns: ndarray | list[int]) -> "Jackknife":
-        """Some of the columns."""
+        """Select some of the columns."""
         return Jackknife(self.value[columns], self.left_out[:, columns], self.freedom)
 
     def __sub__(self, other: "Jackknife") -> "Jackknife":
-        """The difference to an estimate from the same images in the same order."""
+        """Return the difference to an estimate from the same images in the same order."""
         assert len(self.left_out) == len(other.left_out), "estimates of different images"
         freedom = min(self._freedom, other._freedom)
         return Jackknife(self.value - other.value, self.left_out - other.left_out, freedom)
@@ -88,10 +90,10 @@ class Jackknife:
 
 
 def ratio(sums: Num[ndarray, "images *columns"], counts: Num[ndarray, "images"]) -> Jackknife:
-    """The mean over all answers of all images, r = sum_i y_i / sum_i m_i.
+    """Estimate the mean over all answers to all images, r = sum_i y_i / sum_i m_i.
 
-    sums: y_i, the sum over the answers to image i. counts: m_i, how many there are, each at least 1. Of a single image,
-    the result has its value alone.
+    sums: y_i, the sum over the answers to image i. counts: m_i, the number of its answers, at least 1. For a single
+    image, the result has only its value.
 
     Answers to one image are not independent, so images are left out whole, whatever the correlation within them
     (Cochran 1977, chapter 6; the clusters of Bell and McCaffrey 2002). Without image i, with e_i = y_i - r m_i,
@@ -112,7 +114,7 @@ def ratio(sums: Num[ndarray, "images *columns"], counts: Num[ndarray, "images"])
 
 
 def _degrees(counts: Float[ndarray, "images"]) -> float:
-    """tr(A)^2 / tr(A^2) of `ratio`.
+    """Compute tr(A)^2 / tr(A^2) of `ratio`.
 
     e = H y with H = I - m 1^T / M, M = sum m; y_i has the variance m_i. With C = diag(1 / (M - m_i)^2), A is the matrix
     of y^T H^T C H y times these variances, and (H^T C H)_ij = C_i [i = j] + a_i + a_j.
@@ -127,23 +129,23 @@ def _degrees(counts: Float[ndarray, "images"]) -> float:
 
 
 def holm(p: Float[ndarray, "*sets tests"]) -> Float[ndarray, "*sets tests"]:
-    """Adjusted p (Holm 1979): rejecting where it is at most a level, any false rejection among all tests has at most
-    that probability, however the tests depend on each other."""
+    """Adjust p (Holm 1979). If tests with an adjusted p up to a level are rejected, the probability of any false
+    rejection is at most that level, however the tests depend on each other."""
     order = np.argsort(p, axis=-1)
     steps = np.take_along_axis(p, order, axis=-1) * np.arange(p.shape[-1], 0, -1)
-    found = np.empty_like(steps)
-    np.put_along_axis(found, order, np.maximum.accumulate(steps, axis=-1).clip(max=1), axis=-1)
-    return found
+    adjusted = np.empty_like(steps)
+    np.put_along_axis(adjusted, order, np.maximum.accumulate(steps, axis=-1).clip(max=1), axis=-1)
+    return adjusted
 
 
 def p_behind(estimates: Jackknife, best: int) -> Float[ndarray, "columns"] | None:
-    """The adjusted p of each column against "it is at least as large as column `best`"; None for fewer than FEWEST
-    images. That of `best` itself is 1.
+    """Return the adjusted p of each column against "it is at least as large as column `best`"; None for fewer than
+    FEWEST images. That of `best` itself is 1.
 
-    `best` is chosen by the same images, usually as the largest, and what is largest by chance seems better than it is.
-    So the correction is for all pairs in both directions, any of which the choice could have led to. Of ten equal
-    methods on 20 images, Holm's correction of the nine differences to the largest called one or more behind in 24% of
-    simulations, that of all pairs in 3%.
+    `best` is chosen by the same images, usually as the largest, and a column that is largest by chance seems better
+    than it is. So the correction is for all pairs in both directions, any of which the choice could have led to. With
+    ten equal methods on 20 images, Holm's correction of the nine differences to the largest called one or more behind
+    in 24% of simulations, the correction of all pairs in 3%.
     """
     columns = len(estimates.value)
     ahead = Jackknife(
@@ -154,6 +156,6 @@ def p_behind(estimates: Jackknife, best: int) -> Float[ndarray, "columns"] | Non
     if ahead is None:
         return None
     pairs: Bool[ndarray, "columns columns"] = ~np.eye(columns, dtype=bool)
-    found = np.ones((columns, columns))
-    found[pairs] = holm(ahead[pairs])
-    return found[best]
+    p = np.ones((columns, columns))
+    p[pairs] = holm(ahead[pairs])
+    return p[best]

@@ -1,8 +1,7 @@
-"""Images without some of their regions: in which order regions are taken, what stands in their place, and the scores
-of a model without them.
+"""Delete regions from images: order the regions by a map, fill the deleted ones, and score the changed images.
 
-What stands in the place of a region must not tell by its shape that something is gone: a square of the mean colour is a
-shape of its own. `linear` closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient
+The fill must not reveal the shape of the deleted regions: a square of the mean colour is a shape of its own.
+`noisy_interpolation` closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient
 Evaluation Strategy for Attribution Methods", ROAD, arXiv:2202.00449).
 """
 
@@ -17,24 +16,24 @@ from vision_attn.fast.holes import closed
 from vision_attn.geometry.extents import WHOLE, Extent, nearest
 
 Fill = Callable[[Float[Tensor, "C Y X"], Bool[Tensor, "N Y X"]], Float[Tensor, "N C Y X"]]
-"""An image, and the pixels that are gone in each of N copies -> the copies."""
+"""A function from an image and the pixels that are deleted in each of N copies to the copies."""
 
 Score = Callable[[Float[Tensor, "B C Y X"]], Float[Tensor, "B"]]
-"""Images -> a score of each, such as the probability of an answer."""
+"""A function from images to a score of each, such as the probability of an answer."""
 BATCH = 32
-"""Changed images that are scored at once."""
+"""The number of changed images that are scored at once."""
 PIXELS = 8 * 224 * 224
-"""On a CPU also their pixels, at most: the system clears the memory of larger tensors each time, which took half of the
-time with images of 448 pixels."""
+"""The largest number of their pixels on a CPU: the system clears the memory of larger tensors each time, which took
+half of the time with images of 448 pixels."""
 NOISE = 0.01
-"""Of `linear`: the standard deviation of its noise, as a share of the range of the image's values."""
+"""The standard deviation of the noise of `noisy_interpolation`, as a share of the range of the image's values."""
 BLUR = 12
-"""Of `blur`: the side of an image over the standard deviation of the Gaussian."""
+"""The side of an image divided by the standard deviation of the Gaussian of `blur`."""
 
 
 def ranks(weights: Float[Tensor, "*maps L"]) -> Int[Tensor, "*maps L"]:
-    """The place of each region in the order of falling weight, from 0. Equal weights are in random order, or a map of
-    zeros would be that of the upper left corner."""
+    """Return the place of each region in the order of falling weight, from 0. Equal weights are in random order;
+    otherwise a map of zeros would favour the upper left corner."""
     shuffled = torch.rand_like(weights, dtype=torch.float32).argsort(dim=-1)
     order = shuffled.gather(-1, weights.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True))
     return order.argsort(dim=-1)
@@ -51,33 +50,33 @@ def on_pixels(
 
 
 def constant(value: Float[Tensor, "C Y X"]) -> Fill:
-    """Pixels of `value`, an image of the same size, stand in the place of what is gone."""
+    """Return a fill that replaces deleted pixels by those of `value`, an image of the same size."""
     return lambda image, gone: torch.where(gone[:, None], value, image)
 
 
 def mean(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
-    """The mean colour of the image stands in the place of what is gone."""
+    """Fill deleted pixels with the mean colour of the image."""
     return constant(image.mean(dim=(1, 2), keepdim=True))(image, gone)
 
 
 def blur(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
-    """The same place of the blurred image stands in the place of what is gone."""
+    """Fill deleted pixels with those of the blurred image."""
     spread = max(image.shape[1:]) / BLUR
     kernel = [min(2 * int(3 * spread) + 1, 2 * side - 1) for side in image.shape[:0:-1]]
     return constant(gaussian_blur(image, kernel, [spread, spread]))(image, gone)
 
 
-def linear(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
-    """Noisy linear interpolation (Rong et al. 2022, section 4): each pixel that is gone is the mean of its eight
-    neighbours, those at a side with twice the weight of those at a corner, with a little noise. Where everything is
-    gone: the mean colour. Noise is torch's."""
-    found = closed(image, gone)
-    noise = NOISE * (image.max() - image.min()) * torch.randn_like(found)
-    return torch.where(gone[:, None], found + noise, image)
+def noisy_interpolation(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
+    """Fill by noisy linear interpolation (Rong et al. 2022, section 4): each deleted pixel is the mean of its eight
+    neighbours, those at a side with twice the weight of those at a corner, with a little noise. An image without pixels
+    gets the mean colour. The noise comes from torch's generator."""
+    filled = closed(image, gone)
+    noise = NOISE * (image.max() - image.min()) * torch.randn_like(filled)
+    return torch.where(gone[:, None], filled + noise, image)
 
 
-FILLS: dict[str, Fill] = {"linear": linear, "mean": mean, "blur": blur}
-"""What can stand in the place of regions that are gone; the first is the default."""
+FILLS: dict[str, Fill] = {"linear": noisy_interpolation, "mean": mean, "blur": blur}
+"""The fills of deleted regions by name; the first is the default."""
 
 
 @torch.no_grad()
@@ -88,7 +87,7 @@ def scores_without(
     fill: Fill,
     extent: Extent = WHOLE,
 ) -> Float[Tensor, "N"]:
-    """The scores of an image without some of its regions, on the CPU, in batches of little memory."""
+    """Score an image without some of its regions, in batches that need little memory. The scores are on the CPU."""
     size = image.shape[1:]
     most = min(BATCH, max(1, PIXELS // size.numel())) if image.device.type == "cpu" else BATCH
     batches = (score(fill(image, on_pixels(some, size, extent))).float().cpu() for some in gone.split(most))

@@ -1,4 +1,4 @@
-"""Evaluators of transcripts: edit distance, and the path of attention along a strip."""
+"""The evaluators of transcripts: edit distance, the path of attention along a strip, and the number of glimpses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,15 @@ class TranscriptErrors(Evaluator):
         metrics = {"error": character_error(self.records), "error_sequence": 100 * wrong / len(self.records)}
         lengths = sorted({len(record["reference"]) for record in self.records})
         middle = (lengths[0] + lengths[-1]) / 2
-        for name, part in {
+        for name, edits in {
             "error_short": [record for record in self.records if len(record["reference"]) <= middle],
             "error_long": [record for record in self.records if len(record["reference"]) > middle],
         }.items():
-            metrics |= {name: character_error(part)} if part else {}
+            metrics |= {name: character_error(edits)} if edits else {}
         return metrics
 
     def by_length(self) -> dict[int, float]:
-        """The character error rate of the references of each length, in percent."""
+        """Return the character error rate of the references of each length, in percent."""
         lengths = sorted({len(record["reference"]) for record in self.records})
         return {
             length: character_error([record for record in self.records if len(record["reference"]) == length])
@@ -60,17 +60,17 @@ class TranscriptErrors(Evaluator):
 
 
 def character_error(records: Sequence[Mapping[str, Any]]) -> float:
-    """Edits per character of the references, in percent."""
-    return 100 * sum(each["edits"] for each in records) / max(1, sum(len(each["reference"]) for each in records))
+    """Return the edits per character of the references, in percent."""
+    return 100 * sum(line["edits"] for line in records) / max(1, sum(len(line["reference"]) for line in records))
 
 
 class Alignment(Evaluator):
     """The path of attention along a strip: where the centre of each map is, and where it should be.
 
     on_character: the share of characters whose map has its centre of mass inside the box of that very character, if
-    boxes are known: of the n-th "7" that is said, the n-th box of "7". (`pointing` accepts any box of a "7".)
-    forward: the share of steps from one character to the next on which the centre does not move back by more than half
-    a column: 1 for a monotonic path. travelled: the distance that the centre moves, in widths of the strip.
+    boxes are known: for the n-th "7" that is said, the n-th box of "7". (`pointing` accepts any box of a "7".) forward:
+    the share of steps from one character to the next on which the centre does not move back by more than half a column:
+    1 for a monotonic path. travelled: the distance that the centre moves, in widths of the strip.
 
     No metrics for a captioner without maps.
     """
@@ -92,10 +92,10 @@ class Alignment(Evaluator):
                 self.hits += on_characters(caption.words, centre.tolist(), boxes)
 
     def compute(self) -> dict[str, float]:
-        found: dict[str, Sequence[float]] = {
+        shares: dict[str, Sequence[float]] = {
             "on_character": self.hits, "forward": self.forward, "travelled": self.travelled
         }  # fmt: skip
-        return {name: sum(values) / len(values) for name, values in found.items() if values}
+        return {name: sum(values) / len(values) for name, values in shares.items() if values}
 
 
 class GlimpsesTaken(Evaluator):
@@ -116,7 +116,7 @@ class GlimpsesTaken(Evaluator):
 
 
 def centres(caption: DecodedCaption) -> Float[Tensor, "T"]:
-    """The centre of mass of each map along the strip, x in [-1, 1]. A map of zeros has none: NaN."""
+    """Compute the centre of mass of each map along the strip, x in [-1, 1]; NaN for a map of zeros."""
     assert caption.alpha is not None
     columns = caption.alpha.sum(dim=1).double()  # (T, X)
     x = middles(columns.shape[1], caption.extent.x0, caption.extent.x1)
@@ -124,7 +124,7 @@ def centres(caption: DecodedCaption) -> Float[Tensor, "T"]:
 
 
 def on_characters(words: Sequence[str], centre: Sequence[float], boxes: Mapping[str, Sequence]) -> list[bool]:
-    """Whether each centre lies in the box of its character. A character that is not there has none."""
+    """Return whether each centre lies in the box of its character. A character that is not in the image has no box."""
     count: dict[str, int] = {}
     hits = []
     for word, x in zip(words, centre, strict=True):

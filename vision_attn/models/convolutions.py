@@ -13,11 +13,14 @@ from vision_attn.system.checks import check_range
 class Context(nn.Sequential):
     """Two 3x3 convolutions, the second of stride 2, over the image downsampled to `side` x `side` pixels.
 
-    Of large images only some pixels are read for it (`Images.overview`). `size`: of the features of an image. `pixels`:
-    that it reads.
+    It reads only some of the pixels of large images (`Images.overview`). Its attribute `size` is the number of features
+    of an image, `pixels` the number of pixels that it reads.
 
-    `normalise`: divide by the largest intensity of each downsampled image. For small objects on large canvases: the
-    mean over a digit of 28 pixels and all that is black around it is a hundredth, from which nothing is learned.
+    side: height and width of the downsampled image, in pixels.
+    filters: the numbers of filters of both convolutions.
+    normalise: whether to divide by the largest intensity of each downsampled image. This helps small objects on a large
+        canvas, where the mean over a digit of 28 pixels and the black around it is a hundredth, from which nothing is
+        learned.
 
     Differs from the paper: it averages pixels where the paper subsamples them (as `Images` does beyond 16 x 16 pixels
     for each of the context).
@@ -37,9 +40,9 @@ class Context(nn.Sequential):
 
 
 class PatchFeatures(nn.Module):
-    """Two 3x3 convolutions, the second of stride 2, and a linear layer with a ReLU: the `size` features of patches.
+    """Two 3x3 convolutions, the second of stride 2, and a linear layer with a ReLU: `size` features of each patch.
 
-    All scales of a glimpse are channels of its patch: `channels` is K C.
+    channels: K C, since all scales of a glimpse are channels of its patch.
     """
 
     def __init__(self, channels: int, side: int, *, size: int = 256, filters: tuple[int, int] = (32, 32)):

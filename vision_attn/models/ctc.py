@@ -22,13 +22,13 @@ NEVER = -1e30
 """The logarithm of 0. Unlike -inf, sums of it have no NaN."""
 
 
-class State(NamedTuple):
+class PrefixState(NamedTuple):
     """The forward variables of each row's prefix: log p of all alignments of columns 0..l that spell it."""
 
     blank: Float[Tensor, "B R L"]
-    """Those that end in a blank."""
+    """log p of the alignments that end in a blank."""
     character: Float[Tensor, "B R L"]
-    """Those that end in the last character of the prefix."""
+    """log p of the alignments that end in the last character of the prefix."""
     last: Int[Tensor, "B R"]
     """The last character of the prefix; BLANK for the empty one."""
 
@@ -37,15 +37,16 @@ class CTC(Captioner):
     """A bidirectional recurrent network that labels columns: p(k, l) = softmax of its output (Graves et al. 2006,
     section 3.1). Spaces of transcripts are characters like others.
 
-    encoder: "gru" or "lstm". both_ways: False for a network that reads from left to right only.
+    Alignments are monotonic, so only its recurrent network can change the order of characters. A strip needs a column
+    for each character, and one more between equal neighbours.
 
-    Alignments are monotonic: it sorts only as far as its recurrent network does. A strip needs a column for each
-    character, and one more between equal neighbours.
+    log p of a whole transcript stands at its END in what `forward` returns (eq. 3; torch's `ctc_loss` computes the
+    sum), with zeros at its characters. A transcript without END has been cut: at its last character stands log p of all
+    transcripts that begin with it (section 3.2). `step` gives the same product character by character:
+    p(next | prefix), by prefix search (section 3.2). So any decoding works; `decode/ctc.py` is faster.
 
-    `forward` returns log p of a whole transcript at its END (eq. 3; torch's `ctc_loss` computes the sum), and zeros at
-    its characters. A transcript without END has been cut: at its last character stands log p of all transcripts that
-    begin with it (section 3.2). `step` gives the same product character by character: p(next | prefix), by prefix
-    search (section 3.2). So any decoding works; `decode/ctc.py` is the faster one.
+    encoder: the recurrent network, "gru" or "lstm".
+    both_ways: False for a network that reads from left to right only.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CTC(Captioner):
         self.output = Linear(self.encoder.size, num_words)
 
     def frames(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L V"]:
-        """log p of each character at each column; 0 is the blank. END is no label."""
+        """Return log p of each character at each column; 0 is the blank. END is no label."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         annotations, _ = self.encoder(regions)
         scores = self.output(self.dropout(annotations))
@@ -73,7 +74,7 @@ class CTC(Captioner):
         return class_log_prob(at_least_float32(scores).masked_fill(end, NEVER))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        """-inf at the end of a transcript for which a strip has too few columns."""
+        """Run on given transcripts: -inf stands at the end of a transcript for which a strip has too few columns."""
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         B, R, T = words.shape
         frames = self.frames(regions).repeat_interleave(R, dim=0).transpose(0, 1)  # (L, B R, V)
@@ -94,21 +95,21 @@ class CTC(Captioner):
         last = torch.arange(T, device=words.device) == spoken[:, None] - 1
         return Caption(torch.where(last, total[:, None], 0.0).unflatten(0, (B, R)))
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B L V"], State]:
-        """The empty prefix: every column so far is blank."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B L V"], PrefixState]:
+        """Return the state of the empty prefix: every column so far is blank."""
         frames = self.frames(regions)
         blank = frames[..., BLANK].cumsum(dim=1)[:, None].expand(-1, rows, -1)
         last = torch.full(blank.shape[:2], BLANK, device=frames.device)
-        return frames, State(blank, torch.full_like(blank, NEVER), last)
+        return frames, PrefixState(blank, torch.full_like(blank, NEVER), last)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B L V"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
-        """Logits are log p(prefix and then the character, or END), -inf for what does not fit into the strip. The map
-        says where the next character begins."""
+        self, word: Int[Tensor, "B R"], state: PrefixState, memory: Float[Tensor, "B L V"]
+    ) -> tuple[Float[Tensor, "B R V"], PrefixState, AttentionMap]:
+        """Return log p(prefix and then the character, or END) as logits, -inf for prefixes that do not fit into the
+        strip. The map says where the next character begins."""
         going = (word > END)[..., None]  # PAD starts a transcript; rows that have ended are not used
         extended = self._extended(word, state, memory)
-        state = State(
+        state = PrefixState(
             torch.where(going, extended.blank, state.blank),
             torch.where(going, extended.character, state.character),
             torch.where(going[..., 0], extended.last, state.last),
@@ -125,8 +126,8 @@ class CTC(Captioner):
         logits = logits.masked_fill(logits < NEVER / 2, -torch.inf)
         return logits, state, AttentionMap(begins.logsumexp(dim=-1).softmax(dim=-1))
 
-    def _extended(self, word: Tensor, state: State, frames: Tensor) -> State:
-        """The forward variables of the prefix with one more character."""
+    def _extended(self, word: Tensor, state: PrefixState, frames: Tensor) -> PrefixState:
+        """Return the forward variables of the prefix with one more character."""
         word_log_prob = frames.mT.gather(1, word[..., None].expand(-1, -1, frames.shape[1]))  # (B, R, L)
         same = (word == state.last)[..., None]
         before = torch.where(same, _shifted(state.blank, state.last == BLANK), _before(state))
@@ -139,17 +140,18 @@ class CTC(Captioner):
             )
             blanks.append(blank)
             characters.append(character)
-        return State(torch.stack(blanks, dim=-1), torch.stack(characters, dim=-1), word)
+        return PrefixState(torch.stack(blanks, dim=-1), torch.stack(characters, dim=-1), word)
 
 
 def forward_variables(
     frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """log p of the transcripts of these characters, and of all that begin with them, at least one.
+    """Return log p of the transcripts of these characters, and of all transcripts that begin with them, which need at
+    least one character.
 
-    By the forward variables alpha_t(s) of Graves et al. 2006 (eq. 6 to eq. 8), over the characters with blanks between
-    them. What follows the beginning is free: its probability is the sum over the column at which its last character
-    begins (section 3.2).
+    Both follow from the forward variables alpha_t(s) of Graves et al. 2006 (eq. 6 to eq. 8), over the characters with
+    blanks between them. After a beginning, labels are free: its probability is the sum over the columns at which its
+    last character may begin (section 3.2).
     """
     words = words * (words > END)
     labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(1)  # blank, y_1, blank, y_2, ..
@@ -159,8 +161,8 @@ def forward_variables(
     value = torch.full_like(emitted[0], NEVER).index_fill(1, labels.new_zeros(1), 0)  # before the first column
     arrivals = []
     for column in emitted:
-        one, two = (F.pad(value, (n, 0), value=NEVER)[:, :-n] for n in (1, 2))
-        arrives = torch.logaddexp(one, two.where(skips, NEVER)) + column
+        previous, second = (F.pad(value, (n, 0), value=NEVER)[:, :-n] for n in (1, 2))
+        arrives = torch.logaddexp(previous, second.where(skips, NEVER)) + column
         value = torch.logaddexp(value + column, arrives)
         arrivals.append(arrives)
     last = 2 * (words > 0).sum(dim=-1, keepdim=True) - 1
@@ -169,12 +171,12 @@ def forward_variables(
     return whole, torch.stack(arrivals).logsumexp(dim=0).gather(1, last.clamp(min=0)).squeeze(1)
 
 
-def _before(state: State) -> Float[Tensor, "B R L"]:
-    """log p of the prefix in the columns before each column."""
+def _before(state: PrefixState) -> Float[Tensor, "B R L"]:
+    """Return log p of the prefix in the columns before each column."""
     return _shifted(torch.logaddexp(state.blank, state.character), state.last == BLANK)
 
 
 def _shifted(columns: Float[Tensor, "B R L"], empty: Tensor) -> Float[Tensor, "B R L"]:
-    """Each column's left neighbour. Before the first column only the empty prefix is possible."""
+    """Return each column's left neighbour. Before the first column only the empty prefix is possible."""
     first = torch.where(empty, 0.0, NEVER)[..., None].to(columns.dtype)
     return torch.cat([first, columns[..., :-1]], dim=-1)

@@ -16,7 +16,7 @@ from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.models.convolutions import PatchFeatures
 from vision_attn.models.policies import Gaussian
-from vision_attn.models.ram import RAM, ContextLSTM, GlimpseNetwork, State
+from vision_attn.models.ram import RAM, ContextLSTM, CoreState, GlimpseNetwork
 from vision_attn.system.checks import require
 
 
@@ -53,16 +53,17 @@ class ConvolutionalGlimpse(nn.Module):
 
 
 class DRAM(Captioner):
-    """Takes `num_glimpses` glimpses for each character, says it, and goes on to the next, until it says END (Ba et al.
-    2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
+    """Takes `num_glimpses` glimpses for each character, predicts it, and goes on to the next, until it predicts END (Ba
+    et al. 2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
 
     Annotation vectors must be the columns of pixels, see `encoders/pixels.py`. A character depends on glimpses alone,
     not on the characters before. The map of a character is the column where its last glimpse was centred.
 
-    num_glimpses: for each character. retina, glimpse, core, policy: as for `RAM`; the core must know something of the
-    image before the first glimpse, whose location is the policy's.
-
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
+
+    num_glimpses: the number of glimpses for each character.
+    retina, glimpse, core, policy: as for `RAM`; the core must know something of the image before the first glimpse,
+        whose location is the policy's.
 
     Fast version: `fast.models.over_time.FastDRAM`.
     """
@@ -91,35 +92,38 @@ class DRAM(Captioner):
 
     @property
     def mode(self) -> LocationMode:
-        """Whether locations are sampled from the policy ("sample") or are its means ("mean")."""
+        """How locations are chosen: "sample" samples them from the policy, "mean" takes its means."""
         return "sample" if self.training else self.at_test
 
     def restart(self) -> None:
         self.ram.restart()
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], State]:
-        """The image, and the state of the core before the first glimpse."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B 1 D L"], CoreState]:
+        """Return the image as the memory, and the state of the core before the first glimpse."""
         require("regions", regions, "B L D", "float", D=self.region_size, hint=": columns of pixels")
         images = regions.mT[:, None].contiguous()
         return images, self.ram.core.start(images, rows)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
+        self, word: Int[Tensor, "B R"], state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
         return self.step_at(None, state, memory)
 
     def step_at(
-        self, given: Float[Tensor, "B R K 2"] | None, state: State, memory: Float[Tensor, "B 1 D L"]
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
-        """`step` with the K glimpses of its word at `given`, and where the policy chooses where that is NaN."""
+        self, given: Float[Tensor, "B R K 2"] | None, state: CoreState, memory: Float[Tensor, "B 1 D L"]
+    ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
+        """Perform `step` with the K glimpses of its word at `given`; NaN leaves a glimpse to the policy."""
         taken = self._glimpses(state, self.ram.retina.pyramid(memory), given)
-        column = _column(taken.locations[-1], memory.shape[-1])
+        column = _column_map(taken.locations[-1], memory.shape[-1])
         return self.ram.action(taken.state.hidden), taken.state, AttentionMap(*column)
 
     def glimpses(
         self, regions: Float[Tensor, "B L D"], num_words: int, given: Float[Tensor, "B T 2"] | None = None
     ) -> WordGlimpses:
-        """See `Captioner.glimpses`. given: locations to look at instead; NaN where the policy chooses."""
+        """Return the glimpses for `num_words` words.
+
+        given: locations to use instead; NaN where the policy chooses.
+        """
         images, state = self.start(regions, 1)
         pyramid = self.ram.retina.pyramid(images)
         places = None if given is None else of_words(given, num_words, self.num_glimpses)
@@ -149,9 +153,9 @@ class DRAM(Captioner):
             hidden.append(state.hidden)
             states += taken.location_states
             samples += taken.samples
-            columns.append(_column(taken.locations[-1], images.shape[-1]))
+            columns.append(_column_map(taken.locations[-1], images.shape[-1]))
         word_mask = words != PAD
-        alpha, region = (torch.stack(parts, dim=2) for parts in zip(*columns, strict=True))
+        alpha, region = (torch.stack(steps, dim=2) for steps in zip(*columns, strict=True))
         alpha = alpha * word_mask[..., None]
         choice = self._choice(torch.stack(states, dim=2), torch.stack(samples, dim=2), word_mask)
         log_prob, mean = self.word_log_prob(
@@ -163,8 +167,11 @@ class DRAM(Captioner):
         )
         return Caption(log_prob, alpha, region, choice, mean_log_prob=mean)
 
-    def _glimpses(self, state: State, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
-        """Take the glimpses of a word, from what `retina.pyramid` returned, at `given` where that is a number."""
+    def _glimpses(self, state: CoreState, pyramid: tuple, given: Float[Tensor, "B R K 2"] | None = None) -> "_Taken":
+        """Take the glimpses of a word from `pyramid`, the output of `retina.pyramid`.
+
+        given: locations to use instead of the policy's, where they are not NaN.
+        """
         ram, rows = self.ram, state.hidden.shape[1]
         noise = ram.policy.noise(state.hidden.new_empty(self.num_glimpses, len(state.hidden), rows, 2), self.mode)
         location_states, samples, locations, hidden = [], [], [], []
@@ -181,40 +188,43 @@ class DRAM(Captioner):
         return _Taken(state, location_states, samples, locations, hidden)
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
-        """The glimpses of a character as one sample; None where no estimator is needed."""
+        """Return the glimpses of a character as one sample; None where no estimator is needed."""
         if self.mode != "sample" or not self.reinforced:
             return None
-        each = self.ram.policy.choice(states, samples)
+        choice = self.ram.policy.choice(states, samples)
         log_prob, entropy = (
-            part.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask for part in (each.log_prob, each.entropy)
+            values.unflatten(2, (-1, self.num_glimpses)).sum(dim=-1) * word_mask
+            for values in (choice.log_prob, choice.entropy)
         )
-        return Choice(log_prob, entropy, word_mask, each.state[:, :, :: self.num_glimpses])
+        return Choice(log_prob, entropy, word_mask, choice.state[:, :, :: self.num_glimpses])
 
 
 class _Taken(NamedTuple):
     """The glimpses of a word."""
 
-    state: State
-    """After them."""
+    state: CoreState
+    """The state of the core after the glimpses."""
     location_states: list[Tensor]
-    """The input (B, R, P) of the policy before each."""
+    """The input (B, R, P) of the policy before each glimpse."""
     samples: list[Tensor]
     """The locations (B, R, 2) that the policy chose; they may be outside the image."""
     locations: list[Tensor]
-    """Where the glimpses were taken, (B, R, 2)."""
+    """The locations (B, R, 2) at which the glimpses were taken."""
     hidden: list[Tensor]
-    """The state (B, R, H) of the core after each."""
+    """The hidden state (B, R, H) of the core after each glimpse."""
 
 
 class _GuidedState(NamedTuple):
-    own: State
+    """The state of a guided DRAM. Held once per row; beams reorder it."""
+
+    own: CoreState
     number: Int[Tensor, "B R"]
     """The number of words so far."""
 
 
 class Guided(Captioner):
-    """A DRAM with some of its glimpses given: see `Captioner.guided`. All that follows from a glimpse follows from the
-    given one: the state, the word, and the glimpses after it. It decodes as any captioner does."""
+    """A DRAM with some of its glimpses given: see `Captioner.guided`. The state, the word, and later glimpses follow
+    from the given ones. It decodes as any captioner does."""
 
     def __init__(self, dram: DRAM, locations: Float[Tensor, "B T 2"]) -> None:
         super().__init__()
@@ -243,12 +253,12 @@ class Guided(Captioner):
 
 
 def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: int) -> Float[Tensor, "B W K 2"]:
-    """The locations of the glimpses of each of W words, NaN for those beyond the last one that is given."""
+    """Return the locations of the glimpses of each of W words; NaN beyond the last location that is given."""
     missing = num_words * num_glimpses - locations.shape[1]
     return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 
 
-def _column(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
-    """A map that is 1 at one column, and its number: the column at which a glimpse is centred."""
+def _column_map(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
+    """Return a map that is 1 at the column at which a glimpse is centred, and the number of this column."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
     return (column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column

@@ -1,9 +1,9 @@
 """DRAW (Gregor et al., ICML 2015): reading and drawing images through windows of Gaussian filters, trained by gradient
 descent alone.
 
-`DRAWReader`, the classifier of section 4.1 ("differentiable RAM"), only reads. `DRAW`, a variational autoencoder, draws
-an image over several time steps. How it reads and writes are interchangeable parts: through a filterbank, or the whole
-image at once ("without attention").
+The classifier of section 4.1 ("differentiable RAM") is `DRAWReader`, which only reads. The variational autoencoder
+`DRAW` draws an image over several time steps. Its parts that read and write are interchangeable: they work through a
+filterbank, or on the whole image at once ("without attention").
 """
 
 from collections.abc import Callable
@@ -37,14 +37,14 @@ class DRAWReader(Classifier):
     from 600 batches of 100x100 pixels; with both, its error was 24% after 840. The loss may include the answers before
     the last (`early_weight` of the task).
 
-    `relative`: each window moves and zooms the previous one, so the model need not learn absolute positions
-    (`Filterbank`).
-
-    `features`: what the classifier sees of the patches so far, the sum of their features, in addition to the state;
-    constructed with the number of channels and the height of a patch; `PatchFeatures`. They are not an input of the
-    LSTM: a model whose windows depend on them does not find the digit (docs/log.md).
-    `context`: gives the initial state, constructed with the number of channels; `Context`. It starts as a state of
-    zeros, so that at first all windows cover the whole image. Differs from the paper, which has neither.
+    forget: the initial bias of the LSTM's forget gate.
+    relative: whether each window moves and zooms the previous one, so that the model need not learn absolute positions
+        (`Filterbank`).
+    features: computes features of patches; constructed with the number of channels and the height of a patch;
+        `PatchFeatures`. The classifier, but not the LSTM, sees their sum over the patches so far: a model whose windows
+        depend on them does not find the digit (docs/log.md). The paper has none.
+    context: computes the initial state; constructed with the number of channels; `Context`. It starts as a state of
+        zeros, so that at first all windows cover the whole image. The paper has none.
 
     Fast version: `fast.models.over_time.FastDRAWReader`.
     """
@@ -82,7 +82,7 @@ class DRAWReader(Classifier):
         with torch.no_grad():
             self.gates.bias[hidden_size : 2 * hidden_size] = forget
         self.pixels = num_glimpses * self.patch_size + (self.context.pixels if self.context else 0)
-        """Pixels read from an image. Each of a patch is a weighted sum over the whole image."""
+        """The number of pixels read from an image. Each pixel of a patch is a weighted sum over the whole image."""
 
     def forward(
         self,
@@ -91,20 +91,20 @@ class DRAWReader(Classifier):
         mode: str = "sample",
         given: Float[Tensor, "B T 4"] | None = None,
     ) -> ClassifierOutput:
-        """Always one row; `rows` and `mode` have no effect. `given`: boxes to read instead, (x0, y0, x1, y1) in
-        [-1, 1]; NaN where the model chooses. The loop over time steps computes only what depends on the previous state;
-        answers and locations are computed for all time steps at once."""
+        """Classify images, always in one row: `rows` and `mode` have no effect. The loop over time steps computes only
+        what depends on the previous state; answers and locations are computed for all time steps at once. given: boxes
+        to read instead, (x0, y0, x1, y1) in [-1, 1]; NaN where the model chooses."""
         hidden, cell = self._start(images)
-        window, states, each, patches = None, [], [], []
+        window, states, read, patches = None, [], [], []
         for step in range(self.num_glimpses):
             window = self.filterbank.window(hidden[:, None], window)
             if given is not None:
                 window = self.filterbank.covering(given[:, None, step], window)
             patches.append(self.filterbank.read(images, window))
             hidden, cell = self.lstm(cell, self.gates(patches[-1].flatten(1), hidden))
-            each.append(window)
+            read.append(window)
             states.append(hidden)
-        windows = Window(*(torch.cat(parts, dim=1) for parts in zip(*each, strict=True)))
+        windows = Window(*(torch.cat(numbers, dim=1) for numbers in zip(*read, strict=True)))
         seen = torch.stack(states, dim=1)
         if self.features:
             features = self.features(torch.cat(patches, dim=1)[:, :, None])
@@ -113,13 +113,13 @@ class DRAWReader(Classifier):
         return ClassifierOutput(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Reads:
-        """The patch of each read, with intensity 1: with the learned intensity, values would not lie in [0, 1]."""
+        """Return the patch of each read with intensity 1: with the learned one, values would not lie in [0, 1]."""
         assert glance.windows is not None
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
 
     def _start(self, images: Float[Tensor, "B C Y X"]) -> tuple[Float[Tensor, "B H"], Float[Tensor, "B H"]]:
-        """h_0 and c_0."""
+        """Return h_0 and c_0."""
         if self.context is None:
             zeros = images.new_zeros(images.shape[0], self.hidden_size)
             return zeros, zeros
@@ -128,8 +128,8 @@ class DRAWReader(Classifier):
 
 
 class ReadPatch(nn.Module):
-    """Reads patches of `size` x `size` of the image and of the error image: gamma [F_Y x F_X^T, F_Y x^ F_X^T] (Gregor
-    et al. 2015, eq. 27)."""
+    """Reads a patch of `size` x `size` from the image and from the error image: gamma [F_Y x F_X^T, F_Y x^ F_X^T]
+    (Gregor et al. 2015, eq. 27)."""
 
     def __init__(self, state_size: int, image_shape: tuple[int, int, int], *, size: int = 2):
         super().__init__()
@@ -193,11 +193,12 @@ class DRAW(nn.Module):
     """The DRAW network: a variational autoencoder that draws images (C, Y, X) of pixels 0 and 1 in `num_steps` time
     steps.
 
-    `read`, `write`: constructed with the size of the decoder's state and the shape of an image; `ReadPatch` and
-    `WritePatch`, or `ReadImage` and `WriteImage`. `hidden_size`: of the LSTMs of encoder and decoder. `latent_size`: of
-    z_t.
-
     As in the paper, c_0 and the initial states are learned. States are (B, 1, H): one row per image.
+
+    hidden_size: the size of the LSTMs of encoder and decoder.
+    latent_size: the size of z_t.
+    read, write: constructed with the size of the decoder's state and the shape of an image; `ReadPatch` and
+        `WritePatch`, or `ReadImage` and `WriteImage`.
 
     Fast version: `fast.models.over_time.FastDRAW`.
     """
@@ -237,8 +238,8 @@ class DRAW(nn.Module):
         encoder (eq. 5), z_t ~ N(mu_t, sigma_t^2) (eq. 6) with mu_t (eq. 1) and log sigma_t (eq. 2) linear in the
         encoder's state, the decoder (eq. 7) and the canvas c_t (eq. 8). log p(x | c_T) is minus the loss of eq. 9.
 
-        `noise`: standard normal numbers for each time step; sampled if not given. The loop over time steps computes
-        only what depends on the previous one; likelihood and KL are computed after it, for all time steps at once.
+        The loop over time steps computes only what depends on the previous one; likelihood and KL are computed after
+        it, for all time steps at once. noise: standard normal numbers for each time step; sampled if not given.
         """
         if noise is None:
             noise = images.new_empty(self.num_steps, images.shape[0], 1, self.latent_size).normal_()
@@ -300,7 +301,7 @@ class DRAW(nn.Module):
         return DrawOutput(tuple(canvases), tuple(writes))
 
     def _start(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """c_0, h_0^enc and h_0^dec for `number` images."""
+        """Return c_0, h_0^enc and h_0^dec for `number` images."""
         encoded, decoded = (initial.expand(number, 1, -1) for initial in (self.first_encoded, self.first_decoded))
         return self.first_canvas.expand(number, -1, -1, -1), encoded, decoded
 

@@ -2,7 +2,6 @@
 the line once for each character, and its predecessor (Cho et al. 2014), which sees one fixed vector."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,12 +12,12 @@ from vision_attn.attention.scores import Additive, Score
 from vision_attn.attention.soft import Attention, Soft
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.contracts.nested import map_tensors
-from vision_attn.layers.cells import CELLS, Cell, over_steps
+from vision_attn.layers.cells import CELLS, Cell, RecurrentState, over_steps
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
-from vision_attn.models.recurrent import Memory
-from vision_attn.models.show_attend_tell import ShowAttendTell, State
+from vision_attn.models.recurrent import RecurrentMemory
+from vision_attn.models.show_attend_tell import ShowAttendTell, ShowAttendTellState
 from vision_attn.system.checks import require
 
 
@@ -33,8 +32,8 @@ class Recurrent(nn.Module):
         self.size = hidden_size * (2 if both_ways else 1)
 
     def forward(self, regions: Float[Tensor, "B L D"]) -> tuple[Float[Tensor, "B L A"], Float[Tensor, "B H"]]:
-        """Annotations, and the last state of one direction: the backward one, which has read the line from its end to
-        its beginning, where there is one."""
+        """Return the annotations and the last state of one direction: the backward direction, which has read the line
+        from its end to its beginning, or the forward one if there is no other."""
         annotations, last = self.network(regions)
         hidden = last[0] if isinstance(last, tuple) else last
         return annotations, hidden[-1]
@@ -47,9 +46,10 @@ class RNNsearch(ShowAttendTell):
     Its score e_ij = a(s_{i-1}, h_j), weights and context are the paper's (eq. 6 and eq. 5): `Additive` and `Soft`.
     Any other score and attention can take their place.
 
-    encoder_size: hidden size of each direction. encoder: "gru" (the paper) or "lstm". both_ways: False for a decoder
-    that can run while the line is still being written, with `attention/monotonic.py`.
-    cell: of the decoder, "lstm" or "gru" (the paper).
+    encoder_size: hidden size of each direction.
+    encoder: the recurrent network of the encoder, "gru" (the paper) or "lstm".
+    both_ways: False for a decoder that can run while the line is still being written, with `attention/monotonic.py`.
+    cell: the recurrent cell of the decoder, "lstm" or "gru" (the paper).
     hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
 
     Differs from the paper: an annotation also holds the column itself after h_j, so that a context shows characters
@@ -89,18 +89,10 @@ class RNNsearch(ShowAttendTell):
         """Raises UserError: its recurrent network would read the padding."""
         Captioner.leave_out_padding(self)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[RecurrentMemory, ShowAttendTellState]:
         require("regions", regions, "B L D", "float", D=self.column_size)
         annotations, last = self.encoder(regions)
         return self.started(torch.cat([annotations, regions], dim=-1), last, rows)
-
-
-class Decoding(NamedTuple):
-    """The state of a decoder, held once per row; beams reorder it."""
-
-    hidden: Float[Tensor, "B R H"]
-    cell: Float[Tensor, "B R H"] | None
-    """None for a GRU."""
 
 
 class EncoderDecoder(Captioner):
@@ -108,7 +100,7 @@ class EncoderDecoder(Captioner):
     h_t = f(h_{t-1}, y_{t-1}, c), p(y_t) = g(h_t, y_{t-1}, c). No attention: the whole line has to fit into c.
 
     encoder_size: hidden size of each direction of the encoder.
-    encoder, cell: of the encoder and of the decoder, "gru" (the paper) or "lstm".
+    encoder, cell: the recurrent networks of the encoder and of the decoder, "gru" (the paper) or "lstm".
 
     Differs from the paper: c comes from both directions, and f is an LSTM by default.
     """
@@ -135,19 +127,19 @@ class EncoderDecoder(Captioner):
         self.output = Linear(word_size, num_words)
         self.dropout = Dropout(dropout)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B A"], Decoding]:
-        """The fixed vector c is all that is remembered of a line."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B A"], RecurrentState]:
+        """Return the fixed vector c, which is all that is remembered of a line, and the initial state."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         _, last = self.encoder(regions)
         both = last[0] if isinstance(last, tuple) else last
         fixed = torch.cat([both[0], both[1]], dim=-1)
         initial = self.initial(fixed).tanh()[:, None].expand(-1, rows, -1)
         hidden, *cell = initial.split(self.lstm.hidden_size, dim=-1)
-        return fixed, Decoding(hidden, cell[0] if cell else None)
+        return fixed, RecurrentState(hidden, cell[0] if cell else None)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: Decoding, memory: Float[Tensor, "B A"]
-    ) -> tuple[Float[Tensor, "B R V"], Decoding, None]:
+        self, word: Int[Tensor, "B R"], state: RecurrentState, memory: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, "B R V"], RecurrentState, None]:
         deep, state = self._decode(word[..., None], state, memory)
         return self.output(deep.squeeze(2)), state, None
 
@@ -159,12 +151,12 @@ class EncoderDecoder(Captioner):
         return Caption(log_prob, mean_log_prob=mean)
 
     def _decode(
-        self, words: Int[Tensor, "B R T"], state: Decoding, fixed: Float[Tensor, "B A"]
-    ) -> tuple[Float[Tensor, "B R T E"], Decoding]:
-        """The decoder over `words`, up to the input of the output layer."""
+        self, words: Int[Tensor, "B R T"], state: RecurrentState, fixed: Float[Tensor, "B A"]
+    ) -> tuple[Float[Tensor, "B R T E"], RecurrentState]:
+        """Run the decoder over `words`, up to the input of the output layer."""
         rows = words.shape[:2]
-        given = torch.cat([self.embedding(words), fixed[:, None, None].expand(*words.shape, -1)], dim=-1)
-        before = map_tensors(lambda part: part.flatten(0, 1), state)
-        hidden, *after = over_steps(self.lstm, given.flatten(0, 1), *before)
-        deep = self.deep(torch.cat([self.dropout(hidden).unflatten(0, rows), given], dim=-1)).tanh()
-        return self.dropout(deep), Decoding(*map_tensors(lambda part: part.unflatten(0, rows), after))
+        inputs = torch.cat([self.embedding(words), fixed[:, None, None].expand(*words.shape, -1)], dim=-1)
+        before = map_tensors(lambda tensor: tensor.flatten(0, 1), state)
+        hidden, *after = over_steps(self.lstm, inputs.flatten(0, 1), *before)
+        deep = self.deep(torch.cat([self.dropout(hidden).unflatten(0, rows), inputs], dim=-1)).tanh()
+        return self.dropout(deep), RecurrentState(*map_tensors(lambda tensor: tensor.unflatten(0, rows), after))

@@ -14,7 +14,7 @@ from vision_attn.layers.precision import at_least_float32
 
 
 class Share(NamedTuple):
-    """What one member sees of the annotation vectors (B, L, D): the first regions, and some of the features."""
+    """The share of one member in the annotation vectors (B, L, D): the first regions, and some of the features."""
 
     num_regions: int | None
     """None: all of them, also where their number differs from image to image."""
@@ -27,9 +27,9 @@ class Ensemble(Captioner):
     The memory and the state are tuples of theirs, so decoding reorders the beams of all members together.
 
     members: captioners of any kind.
-    shares: what each of them sees of the annotation vectors, which are those of all members side by side.
+    shares: the share of each member in the annotation vectors, which are those of all members side by side.
     same_regions: whether the regions of all members are the same parts of the image. The map of a word is then the mean
-        of the maps of the members that have one; otherwise there is none.
+        of the maps of those members that have one; otherwise there is no map.
     """
 
     members: Any
@@ -39,49 +39,50 @@ class Ensemble(Captioner):
         super().__init__()
         self.members = nn.ModuleList(members)
         self.shares, self.same_regions = list(shares), same_regions
-        self.accelerated = all(each.accelerated for each in members)
-        self.steerable = same_regions and all(each.steerable for each in members)
-        self.max_length = min((each.max_length for each in members if each.max_length is not None), default=None)
+        self.accelerated = all(member.accelerated for member in members)
+        self.steerable = same_regions and all(member.steerable for member in members)
+        lengths = [member.max_length for member in members if member.max_length is not None]
+        self.max_length = min(lengths, default=None)
 
     def leave_out_padding(self) -> None:
         for member in self.members:
             member.leave_out_padding()
 
     def steer(self, memory: Nested, forced: Forced) -> Nested:
-        """All members look at the same regions."""
+        """Steer all members to the same regions."""
         return tuple(member.steer(own, forced) for member, own in zip(self.members, memory, strict=True))
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
-        parts = zip(self.members, self._shared(regions), strict=True)
-        memories, states = zip(*(member.start(part, rows) for member, part in parts), strict=True)
+        pairs = zip(self.members, self._shared(regions), strict=True)
+        memories, states = zip(*(member.start(own, rows) for member, own in pairs), strict=True)
         return memories, states
 
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: Nested
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
-        """The logits are log p of each word."""
-        logits, states, looks = zip(
+        """Return log p of each word as its logit."""
+        logits, states, maps = zip(
             *(member.step(word, *own) for member, *own in zip(self.members, state, memory, strict=True)), strict=True
         )
-        alpha = self._mean_map([None if look is None else look.alpha for look in looks])
-        log_prob = log_mean([at_least_float32(part).log_softmax(dim=-1) for part in logits])
+        alpha = self._mean_map([None if attended is None else attended.alpha for attended in maps])
+        log_prob = log_mean([at_least_float32(scores).log_softmax(dim=-1) for scores in logits])
         return log_prob, states, None if alpha is None else AttentionMap(alpha)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        captions = [member(part, words) for member, part in zip(self.members, self._shared(regions), strict=True)]
+        captions = [member(own, words) for member, own in zip(self.members, self._shared(regions), strict=True)]
         log_prob = log_mean([caption.log_prob for caption in captions]) * (words != PAD)
         real = next((caption.real for caption in captions if caption.real is not None), None)
         return Caption(log_prob, self._mean_map([caption.alpha for caption in captions]), real=real)
 
     def _shared(self, regions: Float[Tensor, "B L D"]) -> list[Float[Tensor, "B _ _"]]:
-        """The annotation vectors of each member."""
+        """Return the annotation vectors of each member."""
         return [regions[:, : share.num_regions, share.features] for share in self.shares]
 
     def _mean_map(self, maps: Sequence[Tensor | None]) -> Tensor | None:
-        there = [part for part in maps if part is not None]
-        return torch.stack(there).mean(dim=0) if there and self.same_regions else None
+        present = [alpha for alpha in maps if alpha is not None]
+        return torch.stack(present).mean(dim=0) if present and self.same_regions else None
 
 
 def log_mean(log_prob: Sequence[Float[Tensor, "*shape"]]) -> Float[Tensor, "*shape"]:
-    """log of the mean of probabilities: logsumexp - log N."""
+    """Return the logarithm of the mean of probabilities: logsumexp - log N."""
     return torch.stack(list(log_prob)).logsumexp(dim=0) - log(len(log_prob))

@@ -19,8 +19,8 @@ INITIAL = 0.1
 
 
 def weighted_words(words: Int[Tensor, "... J"], num_words: int) -> Float[Tensor, "... 2 V"]:
-    """A sentence as the sums of 1 - j / J, and of 1 - 2 j / J, over the places j of each word among the J of the
-    sentence; without padding. See `Words.sentence`."""
+    """Return for each word of the vocabulary the sums of 1 - j / J, and of 1 - 2 j / J, over its places j among the J
+    words of a sentence, without padding. See `WordEmbedding.sentence`."""
     real = words != PAD
     place = torch.arange(1, words.shape[-1] + 1, device=words.device) / real.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = torch.stack([1 - place, 1 - 2 * place], dim=-2) * real[..., None, :]
@@ -28,7 +28,7 @@ def weighted_words(words: Int[Tensor, "... J"], num_words: int) -> Float[Tensor,
     return sums.scatter_add(-1, words[..., None, :].expand_as(weights), weights)
 
 
-class Words(nn.Embedding):
+class WordEmbedding(nn.Embedding):
     """An embedding of words, which also encodes sentences and scores words."""
 
     def __init__(self, num_words: int, size: int):
@@ -36,8 +36,11 @@ class Words(nn.Embedding):
         nn.init.normal_(self.weight, std=INITIAL)
 
     def sentence(self, words: Float[Tensor, "... 2 V"]) -> Float[Tensor, "... d"]:
-        """m = sum_j l_j * A x_j with the position encoding l_kj = (1 - j / J) - (k / d) (1 - 2 j / J) of word j of J
-        and feature k of d, so that m depends on the order of words (section 4.1); of `weighted_words`."""
+        """Return m = sum_j l_j * A x_j with the position encoding l_kj = (1 - j / J) - (k / d) (1 - 2 j / J) of word j
+        of J and feature k of d, so that m depends on the order of words (section 4.1).
+
+        words: a sentence as `weighted_words` returns it.
+        """
         first, second = (words @ self.weight).unbind(dim=-2)
         features = torch.arange(1, self.embedding_dim + 1, device=words.device) / self.embedding_dim
         return first - features * second
@@ -55,11 +58,11 @@ class Sentences(nn.Module):
     def __init__(self, fact_size: int, size: int, *, max_facts: int = 50):
         super().__init__()
         check_range("Sentences", 1, 10_000, max_facts=max_facts)
-        self.words = Words(fact_size, size)
-        self.times = Words(max_facts, size)
+        self.words = WordEmbedding(fact_size, size)
+        self.times = WordEmbedding(max_facts, size)
 
     def prepared(self, facts: Int[Tensor, "B L W"]) -> Float[Tensor, "B L 2 V"]:
-        """What all embeddings need of the facts."""
+        """Return the facts as `weighted_words`, which all embeddings share."""
         return weighted_words(facts, self.words.num_embeddings)
 
     def forward(self, facts: Float[Tensor, "B L 2 V"], times: Int[Tensor, "B L"]) -> Float[Tensor, "B L d"]:
@@ -67,7 +70,7 @@ class Sentences(nn.Module):
 
 
 class Regions(nn.Module):
-    """Facts that are annotation vectors: m_i = A a_i. Where a region is, its vector must say."""
+    """Facts that are annotation vectors: m_i = A a_i. A vector must tell itself where its region is."""
 
     words = None
 
@@ -86,21 +89,22 @@ class Regions(nn.Module):
 class MemoryNetwork(Answerer):
     """Answers a question in `num_hops` hops over facts (Sukhbaatar et al. 2015, section 2).
 
-    facts: how a fact becomes a vector, constructed with the size of a fact and d: `Sentences` or `Regions`.
-    num_hops: K. size: d, of all embeddings.
+    facts: turns a fact into a vector; constructed with the size of a fact and d: `Sentences` or `Regions`.
+    num_hops: K, the number of hops.
+    size: d, the size of all embeddings.
     tying: which embeddings are the same (section 2.2). "adjacent": the output embedding of a hop is the input embedding
-        of the next, A^{k+1} = C^k; where facts are sentences also B = A^1 and W^T = C^K. "layerwise": A and C are those
-        of all hops, and a matrix H maps the state from hop to hop.
+        of the next, A^{k+1} = C^k; where facts are sentences also B = A^1 and W^T = C^K. "layerwise": all hops share A
+        and C, and a matrix H maps the state from hop to hop.
     linear_start: training begins without the softmax of the hops, until nll on validation questions has not fallen for
         this number of validations (section 4.2); 0: the softmax is there from the start. Until then maps are scores,
         which may be negative.
     noise: the probability of an empty memory after a fact in training, which makes temporal vectors general (section
         4.1, "random noise": the paper adds 10% of empty memories).
     std: the standard deviation of all initial weights (section 4.2). Annotation vectors take a larger one: with small
-        scores, maps are even where the linear start ends, and what it learned is lost.
+        scores, maps are even when the linear start ends, and all that it learned is lost.
 
     Differs from the paper: an empty memory moves the temporal vectors of earlier facts, but has no weight of its own.
-    The learning rate is not lower during the linear start. How rates fall is the config's: the paper halves its rate
+    The learning rate is not lower during the linear start. The config decides how rates fall: the paper halves its rate
     every 25 epochs until 100, where `configs/memory_stories.yaml` has a cosine over 25 epochs.
     """
 
@@ -132,14 +136,14 @@ class MemoryNetwork(Answerer):
         self.num_hops, self.noise, self.patience, adjacent = num_hops, noise, linear_start, tying == "adjacent"
         self.facts = nn.ModuleList(facts(fact_size, size) for _ in range(num_hops + 1 if adjacent else 2))
         self.steps = [(k, k + 1) if adjacent else (0, 1) for k in range(num_hops)]
-        """Which of `facts` are A^k and C^k."""
+        """The indices in `facts` of A^k and C^k of each hop."""
         self.between = None if adjacent else nn.Linear(size, size, bias=False)
         if self.between is not None:
             nn.init.normal_(self.between.weight, std=INITIAL)
         first, last = self.facts[0].words, self.facts[-1].words
         tied = adjacent and first is not None
-        self.question = first if tied else Words(num_words, size)
-        self.answer = last if tied else Words(num_words, size)
+        self.question = first if tied else WordEmbedding(num_words, size)
+        self.answer = last if tied else WordEmbedding(num_words, size)
         with torch.no_grad():
             for weights in self.parameters():
                 weights.mul_(std / INITIAL)
@@ -153,7 +157,7 @@ class MemoryNetwork(Answerer):
         return bool(self.linear)
 
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:
-        """u^{k+1} = u^k + o^k with o = sum_i p_i c_i (Sukhbaatar et al. 2015, eq. 2 and eq. 4), and the answer
+        """Compute u^{k+1} = u^k + o^k with o = sum_i p_i c_i (Sukhbaatar et al. 2015, eq. 2 and eq. 4), and the answer
         softmax(W u^{K+1}) (eq. 3)."""
         real, times = real_regions(facts), self._times(facts)
         facts = self.facts[0].prepared(facts)
@@ -168,13 +172,13 @@ class MemoryNetwork(Answerer):
         return Answers(self.answer.scores(state).float().log_softmax(dim=-1), torch.stack(maps, dim=1))
 
     def _weights(self, scores: Float[Tensor, "B L 1"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
-        """p_i = softmax(u^T m_i) (Sukhbaatar et al. 2015, eq. 1); u^T m_i during the linear start."""
+        """Return p_i = softmax(u^T m_i) (Sukhbaatar et al. 2015, eq. 1), or u^T m_i during the linear start."""
         scores = scores.squeeze(-1)
         softmax = without_padding(scores[:, None], real).squeeze(1).softmax(dim=-1)
         return torch.where(self.linear, scores * real, softmax)
 
     def _times(self, facts: Tensor) -> Int[Tensor, "B L"]:
-        """i of T_A(i): how many facts are later, and in training also how many empty memories."""
+        """Return i of T_A(i): the number of later facts, and in training also of later empty memories."""
         times = torch.arange(facts.shape[1], device=facts.device).expand(facts.shape[:2])
         if not self.training or not self.noise:
             return times

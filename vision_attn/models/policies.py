@@ -21,10 +21,10 @@ from vision_attn.system.errors import UserError
 class Gaussian(nn.Module):
     """The location network of RAM (Mnih et al. 2014): l_t ~ N(tanh(f_l(h_t)), sigma^2 I).
 
-    `hidden_size`: of the hidden layer of f_l; null makes f_l linear.
-    `sigma`: the standard deviation of locations at test time, and in training after `batches_to_sigma` batches.
-    `first_sigma`: the standard deviation in the first training batch; it decays exponentially to `sigma`.
-    `batches_to_sigma`: training batches in which the standard deviation decays from `first_sigma` to `sigma`.
+    hidden_size: the size of the hidden layer of f_l; null makes f_l linear.
+    sigma: the standard deviation of locations at test time, and in training after `batches_to_sigma` batches.
+    first_sigma: the standard deviation in the first training batch; it decays exponentially to `sigma`.
+    batches_to_sigma: training batches in which the standard deviation decays from `first_sigma` to `sigma`.
 
     Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers
     (null as its `hidden_size` gives the paper's linear f_l); and a tanh keeps its means inside the image.
@@ -68,14 +68,15 @@ class Gaussian(nn.Module):
         self.batches.zero_()
 
     def noise(self, like: Float[Tensor, "T B R 2"], mode: LocationMode) -> Float[Tensor, "T B R 2"]:
-        """The deviations from the mean of each time step and row, in the shape of `like`."""
+        """Generate the deviations from the mean of each time step and row, in the shape of `like`."""
         return torch.randn_like(like) * self.sigma if mode == "sample" else torch.zeros_like(like)
 
     def locate(self, state: Float[Tensor, "B R P"], noise: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R 2"]:
         return self._mean(state) + noise
 
     def choice(self, states: Float[Tensor, "B R T P"], samples: Float[Tensor, "B R T 2"]) -> Choice:
-        """log p and entropy of sampled locations. Call it once per training batch: it advances the sigma schedule."""
+        """Return log p and entropy of sampled locations. Call it once per training batch: it advances the sigma
+        schedule."""
         sigma = self.sigma
         mean = self._mean(states)
         squares = ((samples - mean) / sigma).square().sum(dim=-1)
@@ -87,7 +88,7 @@ class Gaussian(nn.Module):
         return Choice(log_prob, entropy, torch.ones_like(log_prob, dtype=torch.bool), states.detach(), mean)
 
     def _mean(self, state: Tensor) -> Tensor:
-        """tanh(f_l(state)), in float32 or wider: the rounding of half precision would be coarse compared with sigma."""
+        """Return tanh(f_l(state)) in float32 or wider: half precision would round too coarsely, compared with sigma."""
         mean = self.mean(state)
         return at_least_float32(mean).tanh()
 

@@ -24,7 +24,7 @@ from vision_attn.models.policies import Gaussian
 from vision_attn.system.checks import check_range, require
 
 
-class State(NamedTuple):
+class CoreState(NamedTuple):
     """The state of a core between glimpses, for each row."""
 
     hidden: Float[Tensor, "B R H"]
@@ -38,24 +38,24 @@ class State(NamedTuple):
 class Rectifier(nn.Module):
     """The paper's core for classification, h_t = ReLU(Linear(h_{t-1}) + Linear(g_t)).
 
-    `hidden_size` is that of h_t, `place_size` that of the state which the location network sees.
+    hidden_size: the size of h_t, which is also the state that the location network sees.
     """
 
     pixels = 0
-    """Pixels that the core reads from an image, in addition to the glimpses."""
+    """The number of pixels that the core reads from an image, in addition to the glimpses."""
 
     def __init__(self, glimpse_size: int, channels: int, *, hidden_size: int = 256):
         super().__init__()
         self.hidden_size = self.place_size = hidden_size
         self.both = Rectified(glimpse_size + hidden_size, hidden_size)  # the sum of two linear maps, as one layer
 
-    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> CoreState:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
-        return State(zeros, zeros)
+        return CoreState(zeros, zeros)
 
-    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: CoreState) -> CoreState:
         hidden = self.both(glimpse, state.hidden)
-        return State(hidden, hidden.detach())
+        return CoreState(hidden, hidden.detach())
 
 
 class LSTM(nn.Module):
@@ -69,13 +69,13 @@ class LSTM(nn.Module):
         self.gates = Linear(glimpse_size + hidden_size, 4 * hidden_size)
         self.lstm = LSTMCell()
 
-    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> CoreState:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
-        return State(zeros, zeros, (zeros,))
+        return CoreState(zeros, zeros, (zeros,))
 
-    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: CoreState) -> CoreState:
         hidden, cell = self.lstm(*state.memory, self.gates(glimpse, state.hidden))
-        return State(hidden, hidden.detach(), (cell,))
+        return CoreState(hidden, hidden.detach(), (cell,))
 
 
 class ContextLSTM(nn.Module):
@@ -83,12 +83,13 @@ class ContextLSTM(nn.Module):
 
     The lower LSTM reads the glimpses, and the classifier reads the lower LSTM. The upper LSTM reads the lower one, and
     the location network reads the upper one. A `Context` of the whole image, downsampled to `context_side` x
-    `context_side` pixels, gives the initial state of the upper LSTM; `normalise` is an argument of it.
+    `context_side` pixels, gives the initial state of the upper LSTM.
 
     The lower LSTM never sees the context, so the context cannot determine the class. The upper LSTM is trained by
     REINFORCE only.
 
-    hidden_size, place_size: of the lower and of the upper LSTM.
+    hidden_size, place_size: the sizes of the lower and of the upper LSTM.
+    context_side, filters, normalise: `side`, `filters` and `normalise` of `Context`.
 
     Differs from the paper: no gradient flows from the upper LSTM to the lower one.
     """
@@ -115,28 +116,28 @@ class ContextLSTM(nn.Module):
 
     @property
     def policy_parts(self) -> tuple[nn.Module, ...]:
-        """What the policy alone reads, and so REINFORCE alone trains."""
+        """The modules whose outputs the policy alone reads, so that REINFORCE alone trains them."""
         return self.place_gates, self.context, self.initial
 
-    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> State:
+    def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> CoreState:
         zeros = images.new_zeros(images.shape[0], rows, self.hidden_size)
         upper, upper_cell = self.initial(self.context(images))[:, None].expand(-1, rows, -1).chunk(2, dim=-1)
-        return State(zeros, upper.tanh(), (zeros, upper_cell))
+        return CoreState(zeros, upper.tanh(), (zeros, upper_cell))
 
-    def forward(self, glimpse: Float[Tensor, "B R G"], state: State) -> State:
+    def forward(self, glimpse: Float[Tensor, "B R G"], state: CoreState) -> CoreState:
         cell, upper_cell = state.memory
         hidden, cell = self.lstm(cell, self.gates(glimpse, state.hidden))
         upper, upper_cell = self.place_lstm(upper_cell, self.place_gates(hidden.detach(), state.location_state))
-        return State(hidden, upper, (cell, upper_cell))
+        return CoreState(hidden, upper, (cell, upper_cell))
 
 
 class GlimpseNetwork(nn.Module):
-    """The glimpse network: combines what a glimpse shows with its location.
+    """The glimpse network: combines the patches of a glimpse with its location.
 
     g_t = ReLU(Linear(h_g) + Linear(h_l)) with h_g = ReLU(Linear(rho)) of the patches and h_l = ReLU(Linear(l)) of the
     location (Mnih et al. 2014, section 4).
 
-    what_size, where_size, glimpse_size: of h_g, h_l and g_t.
+    what_size, where_size, glimpse_size: the sizes of h_g, h_l and g_t.
 
     Fast version: `fast.models.over_time.FastGlimpseNetwork`.
     """
@@ -165,16 +166,17 @@ class RAM(Classifier):
     """The recurrent attention model (Mnih et al. 2014): takes `num_glimpses` glimpses of an image, and classifies it
     after each. The image may have any size, and so may each of `Images`.
 
-    `retina`: extracts the glimpse at a location. `glimpse`: the glimpse network, constructed with the shape
-    (K, C, g, g) of the patches of a glimpse; `GlimpseNetwork`, or `ConvolutionalGlimpse` of `dram.py`.
-    `core`: the recurrent network, constructed with the size of a glimpse and the number of channels of an image;
-    `Rectifier`, `LSTM` or `ContextLSTM`.
-    `policy`: chooses the next location, constructed with the size of the state that it sees; see `policies.py`.
-    `first`: the location of the first glimpse: "random" (uniform, as in the paper), "centre", or "policy", for a core
-    that knows something of the image before the first glimpse.
-
     Locations are (x, y) in [-1, 1]. A sampled location may lie outside: the glimpse is taken at the location clipped to
     the image, and log p is that of the sample before clipping.
+
+    retina: extracts the glimpse at a location.
+    glimpse: the glimpse network, constructed with the shape (K, C, g, g) of the patches of a glimpse; `GlimpseNetwork`,
+        or `ConvolutionalGlimpse` of `dram.py`.
+    core: the recurrent network, constructed with the size of a glimpse and the number of channels of an image;
+        `Rectifier`, `LSTM` or `ContextLSTM`.
+    policy: chooses the next location, constructed with the size of the state that it sees; see `policies.py`.
+    first: the location of the first glimpse: "random" (uniform, as in the paper), "centre", or "policy", for a core
+        that knows something of the image before the first glimpse.
 
     Fast version: `fast.models.over_time.FastRAM`.
     """
@@ -215,8 +217,8 @@ class RAM(Classifier):
         self.reinforced = self.policy.reinforced and (num_glimpses > 1 or first == "policy")
         self.pixels = num_glimpses * prod(patch_shape) + self.core.pixels
         if not self.reinforced:  # no loss reaches what chooses locations
-            for part in (self.policy, *getattr(self.core, "policy_parts", ())):
-                part.requires_grad_(False)
+            for module in (self.policy, *getattr(self.core, "policy_parts", ())):
+                module.requires_grad_(False)
 
     def forward(
         self,
@@ -225,12 +227,14 @@ class RAM(Classifier):
         mode: LocationMode = "sample",
         given: Float[Tensor, "B T 2"] | None = None,
     ) -> ClassifierOutput:
-        """Classify `rows` independent copies of each image. `mode`: "sample" samples locations from the policy, "mean"
-        takes its means. `given`: locations to look at instead; NaN where the policy chooses.
+        """Classify `rows` independent copies of each image.
 
         The loop over time steps computes only what depends on the previous state. Class scores, and log p of the
         sampled locations, are computed for all glimpses at once: the policy runs without a gradient in the loop, and
         again with one after it.
+
+        mode: "sample" samples locations from the policy, "mean" takes its means.
+        given: locations of glimpses to take instead; NaN where the policy chooses.
         """
         if not isinstance(images, Images):
             require("images", images, "B C Y X", "float", C=self.channels)

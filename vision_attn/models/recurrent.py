@@ -1,4 +1,4 @@
-"""Captioners with a recurrent state that attends to the regions once for each word: what they share."""
+"""`RecurrentCaptioner`, the base of captioners whose recurrent state attends to the regions once for each word."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,34 +22,34 @@ from vision_attn.system.console import with_article
 from vision_attn.system.errors import UserError
 
 
-class Memory(NamedTuple):
-    """Held once per image."""
+class RecurrentMemory(NamedTuple):
+    """The memory of a recurrent captioner, held once per image."""
 
     regions: Float[Tensor, "B L D"]
     """Annotation vectors a_i."""
     keys: Float[Tensor, "B L A"]
-    """Their projections, which the score compares with the state."""
+    """The projections of annotation vectors, which the score compares with the state."""
     expectation_mask: Bool[Tensor, "B"] | None
     """Hard attention in training: whether the image's samples are replaced by their expectation."""
     real: Bool[Tensor, "B L"] | None = None
     """Which regions are not padding; None: all."""
     from_mean: Float[Tensor, "B gates"] | None = None
-    """What the LSTM gets of the mean region at every word; None: nothing."""
+    """The term that the mean region adds to the LSTM's pre-activations at every word; None: no such term."""
     step: Any = None
     """How rows lie in a fast loop (`fast.models.recurrent`); None: by image and row."""
     forced: Forced | None = None
-    """Where the rows look for the next word, (B, R, L); None: where their scores say."""
+    """The maps that the rows use for the next word, (B, R, L); None: those of their scores."""
 
 
-class Turn(NamedTuple):
-    """What a captioner computes for one word of each row."""
+class StepOutput(NamedTuple):
+    """The results of one time step: one word of each row."""
 
     state: Nested
     seen: AttentionOutput
     query: Float[Tensor, "*rows H"]
-    """The hidden state that the map was computed from."""
+    """The hidden state from which the map was computed."""
     outputs: tuple[Float[Tensor, "*rows _"], ...]
-    """What `deep` computes the word from."""
+    """The vectors from which `deep` computes the word."""
 
 
 class RecurrentCaptioner(Captioner):
@@ -59,8 +59,8 @@ class RecurrentCaptioner(Captioner):
     a NamedTuple of hidden states and cells, with what the score and the attention remember, `carry` and `seen_before`,
     as its last two fields. The first word's embedding is zero: word 0 pads captions and starts them.
 
-    score: called with the sizes of an annotation vector and of the state that maps are computed from.
-    attention: what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
+    score: is called with the sizes of an annotation vector and of the state from which maps are computed.
+    attention: makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
     """
 
     tied = False
@@ -73,9 +73,9 @@ class RecurrentCaptioner(Captioner):
     word_to_lstm: nn.Linear
     output: nn.Linear
     word_scale: Tensor
-    """What embeddings that are `tied` are multiplied by."""
+    """The factor on embeddings that are `tied`."""
     batches: Tensor
-    """The training batches so far, where they are counted."""
+    """The number of training batches so far, where they are counted."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class RecurrentCaptioner(Captioner):
     def compile(self, **options) -> None:
         """Compile a time step, not the loop over words, whose length changes from batch to batch.
 
-        options: as of `torch.compile`; sizes are dynamic by default.
+        options: as for `torch.compile`; sizes are dynamic by default.
         """
         self.__dict__["look"] = torch.compile(self.look, **{"dynamic": True} | options)
 
@@ -121,10 +121,10 @@ class RecurrentCaptioner(Captioner):
         finally:
             self.attention = attention
 
-    def steer(self, memory: Memory, forced: Forced) -> Memory:
+    def steer(self, memory: RecurrentMemory, forced: Forced) -> RecurrentMemory:
         if (heads := forced.alpha.shape[1]) > 1:
             raise UserError(f"{type(self).__name__} has one map for each word, not those of {heads} attention heads")
-        return memory._replace(forced=Forced(*(part[:, 0] for part in forced)))
+        return memory._replace(forced=Forced(*(values[:, 0] for values in forced)))
 
     def tie(self) -> None:
         """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.
@@ -142,7 +142,7 @@ class RecurrentCaptioner(Captioner):
         self.register_buffer("word_scale", torch.tensor(size**0.5))
 
     def embed(self, words: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows E"]:
-        """The embeddings of words; zero for word 0."""
+        """Return the embeddings of words; zero for word 0."""
         embedded = self.embedding(words)
         return embedded * (self.word_scale * (words != PAD))[..., None] if self.tied else embedded
 
@@ -153,7 +153,7 @@ class RecurrentCaptioner(Captioner):
             self.word_scale.mul_(temperature)  # embeddings stay as they are
 
     def schedule_sampling(self, probability: float, batches: int) -> None:
-        """Let each word before be, in training, one that the captioner itself samples, with a probability that rises
+        """In training, replace each previous word by one that the captioner samples, with a probability that rises
         linearly over `batches` training batches (Bengio et al. 2015, section 2.4). Called by constructors."""
         owner = type(self).__name__
         check_range(owner, 0, 1, scheduled_sampling=probability)
@@ -163,7 +163,7 @@ class RecurrentCaptioner(Captioner):
             self.count_batches()
 
     def count_batches(self) -> None:
-        """Count the training batches, as `batches`, a part of a checkpoint."""
+        """Count the training batches in `batches`, a buffer that checkpoints contain."""
         self.register_buffer("batches", torch.zeros(()))
 
     def count_batch(self) -> None:
@@ -176,27 +176,33 @@ class RecurrentCaptioner(Captioner):
         if "batches" in self._buffers:
             self.batches.zero_()
 
-    def look(self, from_word: Tensor, state: Nested, memory: Memory, runs: int = 1) -> Turn:
-        """One time step. `from_word` is what the LSTM gets of the word before, for each row."""
+    def look(self, from_word: Tensor, state: Nested, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
+        """Perform one time step.
+
+        from_word: the term that the previous word of each row adds to the LSTM's pre-activations.
+        runs: the number of neighbouring rows that are runs of the same caption.
+        """
         raise NotImplementedError
 
     def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Float[Tensor, "*rows E"]:
-        """The input of the vocabulary layer, of the embedding of the word before and the `outputs` of `look`."""
+        """Compute the input of the vocabulary layer from the embedding of the previous word and the `outputs` of
+        `look`."""
         raise NotImplementedError
 
-    def memory(self, regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None) -> Memory:
-        """The memory of `regions`."""
+    def memory(self, regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | None = None) -> RecurrentMemory:
+        """Compute the memory of `regions`."""
         if torch.is_autocast_enabled(regions.device.type) and not regions.requires_grad:  # or each word would cast them
             regions = regions.to(torch.get_autocast_dtype(regions.device.type))
         keys = self.score.project(regions)
-        return Memory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions), real)
+        return RecurrentMemory(regions, keys, self.attention.sample_expectation_mask(regions.shape[0], regions), real)
 
-    def attend(self, query: Tensor, state: Nested, memory: Memory) -> tuple[AttentionOutput, Nested]:
-        """Attention computed from a hidden state. Returns what is seen, and the score's next carry."""
+    def attend(self, query: Tensor, state: Nested, memory: RecurrentMemory) -> tuple[AttentionOutput, Nested]:
+        """Attend to the regions with a hidden state as the query. Returns the attention's output, and the score's next
+        carry."""
         scored = self.score(query, memory.keys, state.carry)
         if not isinstance(scored, tuple) or len(scored) != 2:
-            given = with_article(type(scored).__name__)
-            raise UserError(f"{type(self.score).__name__} must return (scores, carry), not {given}")
+            returned = with_article(type(scored).__name__)
+            raise UserError(f"{type(self.score).__name__} must return (scores, carry), not {returned}")
         scores, carry = scored
         if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
@@ -206,12 +212,14 @@ class RecurrentCaptioner(Captioner):
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before, **steered)
         return seen, self.score.after(carry, seen.alpha)
 
-    def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
-        """The vector of its image for each row, in the layout of `like`."""
+    def for_rows(
+        self, vectors: Float[Tensor, "B N"], memory: RecurrentMemory, like: Tensor
+    ) -> Float[Tensor, "*rows N"]:
+        """Give each row the vector of its image, in the layout of `like`."""
         return vectors[:, None].expand(-1, like.shape[1], -1)
 
     def step(
-        self, word: Int[Tensor, "B R"], state: Nested, memory: Memory
+        self, word: Int[Tensor, "B R"], state: Nested, memory: RecurrentMemory
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap]:
         require("word", word, "B R", "integer", B=memory.regions.shape[0])
         embedded = self.embed(word)
@@ -219,38 +227,38 @@ class RecurrentCaptioner(Captioner):
         return self.output(self.deep(embedded, *outputs)), state, AttentionMap(seen.alpha, seen.region)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """The loop over words computes what depends on the previous state; the deep output and the vocabulary layer
-        run on all words at once."""
+        """Run on given words. The loop over words computes only what depends on the previous state; the deep output and
+        the vocabulary layer run on all words at once."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         words = words.repeat_interleave(runs, dim=1) if runs > 1 else words
         self.count_batch()
         own = OwnWords(self, runs) if self.training and self.own_words else None
         memory, state = self.start(regions, words.shape[1])
-        embedded, turns = [], []
+        embedded, steps = [], []
         for word in F.pad(words, (1, -1)).unbind(dim=-1):
             word = own.mixed(word) if own else word
             embedded.append(self.embed(word))
-            turn = self.look(self.word_to_lstm(embedded[-1]), state, memory, runs)
+            step = self.look(self.word_to_lstm(embedded[-1]), state, memory, runs)
             if own:
-                own.sample(embedded[-1], turn.outputs)
-            state = turn.state
-            turns.append(turn)
-        outputs = (torch.stack(parts, dim=1) for parts in zip(*(turn.outputs for turn in turns), strict=True))
+                own.sample(embedded[-1], step.outputs)
+            state = step.state
+            steps.append(step)
+        outputs = (torch.stack(vectors, dim=1) for vectors in zip(*(step.outputs for step in steps), strict=True))
         deep = self.deep(torch.stack(embedded, dim=1), *outputs, runs=runs).transpose(1, 2)
         log_prob, mean = self.word_log_prob(self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad)
         word_mask = words != PAD
-        alpha = torch.stack([turn.seen.alpha for turn in turns], dim=2) * word_mask[..., None]
-        regions_seen = [turn.seen.region for turn in turns if turn.seen.region is not None]
+        alpha = torch.stack([step.seen.alpha for step in steps], dim=2) * word_mask[..., None]
+        regions_seen = [step.seen.region for step in steps if step.seen.region is not None]
         if not regions_seen:
             return Caption(log_prob, alpha, real=memory.real, mean_log_prob=mean)
         region = torch.stack(regions_seen, dim=2)
-        seen_from = torch.stack([turn.query.detach() for turn in turns], dim=2)
-        choice = self.attention.choice(alpha, region, word_mask, memory.expectation_mask, seen_from)
+        queries = torch.stack([step.query.detach() for step in steps], dim=2)
+        choice = self.attention.choice(alpha, region, word_mask, memory.expectation_mask, queries)
         return Caption(log_prob, alpha, region, choice, memory.real, mean)
 
 
 class OwnWords:
-    """Scheduled sampling in a loop over given words (Bengio et al. 2015): some of the words before are those that the
+    """Scheduled sampling in a loop over given words (Bengio et al. 2015): some previous words are those that the
     captioner sampled. Samples have no gradient."""
 
     def __init__(self, model: RecurrentCaptioner, runs: int) -> None:
@@ -260,7 +268,7 @@ class OwnWords:
         self.probability = model.own_words * rising
 
     def mixed(self, words: Int[Tensor, "*rows"]) -> Int[Tensor, "*rows"]:
-        """The words before of the next time step, given those of the caption."""
+        """Return the input words of the next time step: those of the caption, some replaced by samples."""
         if self.sampled is None:
             return words
         return torch.where(torch.rand(words.shape, device=words.device) < self.probability, self.sampled, words)

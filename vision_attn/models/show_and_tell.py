@@ -1,27 +1,17 @@
 """Show and Tell (Vinyals et al., CVPR 2015): an LSTM that sees the image once, before the first word. No attention."""
 
-from typing import NamedTuple
-
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import Caption, Captioner
 from vision_attn.contracts.nested import map_tensors
-from vision_attn.layers.cells import CELLS, Cell, over_steps
+from vision_attn.layers.cells import CELLS, Cell, RecurrentState, over_steps
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.likelihood import WordLogProb
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.padding import mean_region, real_regions
 from vision_attn.system.checks import require
-
-
-class State(NamedTuple):
-    """Held once per row; beams reorder it."""
-
-    hidden: Float[Tensor, "B R H"]
-    cell: Float[Tensor, "B R H"] | None
-    """None for a GRU."""
 
 
 class ShowAndTell(Captioner):
@@ -57,14 +47,16 @@ class ShowAndTell(Captioner):
     def leave_out_padding(self) -> None:
         self.pads = True
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, State]:
-        """The state after the image (eq. 10). There is no memory of the image."""
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[None, RecurrentState]:
+        """Return the state after the image (eq. 10). There is no memory of the image."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         mean = mean_region(regions, real_regions(regions) if self.pads else None)
         _, *state = over_steps(self.lstm, self.dropout(self.image(mean))[:, None])
-        return None, State(*map_tensors(lambda part: part[:, None].expand(-1, rows, -1), state))
+        return None, RecurrentState(*map_tensors(lambda tensor: tensor[:, None].expand(-1, rows, -1), state))
 
-    def step(self, word: Int[Tensor, "B R"], state: State, memory: None) -> tuple[Float[Tensor, "B R V"], State, None]:
+    def step(
+        self, word: Int[Tensor, "B R"], state: RecurrentState, memory: None
+    ) -> tuple[Float[Tensor, "B R V"], RecurrentState, None]:
         hidden, state = self._lstm(word[..., None], state)
         return self.output(hidden.squeeze(2)), state, None
 
@@ -77,9 +69,12 @@ class ShowAndTell(Captioner):
         )
         return Caption(log_prob, mean_log_prob=mean)
 
-    def _lstm(self, words: Int[Tensor, "B R T"], state: State) -> tuple[Float[Tensor, "B R T H"], State]:
-        """The LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""
-        before = map_tensors(lambda part: part.flatten(0, 1), state)
+    def _lstm(
+        self, words: Int[Tensor, "B R T"], state: RecurrentState
+    ) -> tuple[Float[Tensor, "B R T H"], RecurrentState]:
+        """Run the LSTM over `words` (eq. 11 and eq. 12), with dropout before and after it."""
+        before = map_tensors(lambda tensor: tensor.flatten(0, 1), state)
         hidden, *after = over_steps(self.lstm, self.dropout(self.embedding(words.flatten(0, 1))), *before)
-        hidden, *after = map_tensors(lambda part: part.unflatten(0, words.shape[:2]), (self.dropout(hidden), *after))
-        return hidden, State(*after)
+        rows = words.shape[:2]
+        hidden, *after = map_tensors(lambda tensor: tensor.unflatten(0, rows), (self.dropout(hidden), *after))
+        return hidden, RecurrentState(*after)

@@ -15,32 +15,32 @@ from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
+from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, StepOutput
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.errors import UserError
 
 
-class State(NamedTuple):
-    """Held once per row; beams reorder it."""
+class ShowAttendTellState(NamedTuple):
+    """The state of the decoder. Held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "*rows H"]
     cell: Float[Tensor, "*rows H"] | None
     """None for a GRU."""
     carry: Nested
-    """What the score remembers, such as the previous map."""
+    """The carry of the score, such as the previous map."""
     seen_before: Nested = None
-    """What the attention remembers, such as the column that it has reached."""
+    """The carry of the attention, such as the column that it has reached."""
 
 
 class Gate(Linear):
-    """beta_t phi with beta_t = sigmoid(f_beta(h_{t-1})) (Xu et al. 2015, section 4.2.1): one number, or one for each
-    feature.
+    """The gate of the context: beta_t phi with beta_t = sigmoid(f_beta(h_{t-1})) (Xu et al. 2015, section 4.2.1), one
+    number, or one for each feature.
 
     Fast version: `fast.models.recurrent.FastGate`.
     """
 
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows D"]:
-        """Of h_{t-1} (..., H) and phi (..., D)."""
+        """Gate phi (..., D), the second input, by h_{t-1} (..., H), the first one."""
         hidden, seen = inputs
         return super().forward(hidden).sigmoid() * seen
 
@@ -78,8 +78,8 @@ class ShowAttendTell(RecurrentCaptioner):
         scheduled_sampling_batches: int = 0,
     ):
         """
-        score: f_att; called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
-        attention: phi, what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
+        score: f_att; is called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
+        attention: phi, makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
         cell: "lstm" (the paper) or "gru" (Cho et al. 2014), which has three quarters of the weights and no c_t.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
         context_dropout: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at
@@ -120,24 +120,27 @@ class ShowAttendTell(RecurrentCaptioner):
             self.tie()
         self.schedule_sampling(scheduled_sampling, scheduled_sampling_batches)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[RecurrentMemory, ShowAttendTellState]:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions) if self.attention.pads else None
         return self.started(regions, mean_region(regions, real), rows, real)
 
     def started(
         self, regions: Tensor, summary: Float[Tensor, "B _"], rows: int, real: Tensor | None = None
-    ) -> tuple[Memory, State]:
-        """The memory of `regions`, and the state that f_init computes from a summary of them."""
+    ) -> tuple[RecurrentMemory, ShowAttendTellState]:
+        """Return the memory of `regions`, and the state that f_init computes from a summary of them."""
         initial = [self.initial_hidden, self.initial_cell] if self.cell == "lstm" else [self.initial_hidden]
-        hidden, *cells = (part(summary)[:, None].expand(-1, rows, -1) for part in initial)
+        hidden, *cells = (network(summary)[:, None].expand(-1, rows, -1) for network in initial)
         memory = self.memory(regions, real)
         cell = cells[0] if cells else None
-        state = State(hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows))
+        state = ShowAttendTellState(
+            hidden, cell, self.score.start(memory.keys, rows), self.attention.start(regions, rows)
+        )
         return memory, state
 
-    def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> Turn:
-        """Attention computed from h_{t-1}, the gate beta_t (section 4.2.1), and the LSTM or GRU. Outputs h_t, z_t."""
+    def look(self, from_word: Tensor, state: ShowAttendTellState, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
+        """Attend with h_{t-1}, apply the gate beta_t (section 4.2.1), and update the LSTM or GRU. The outputs are h_t
+        and z_t."""
         seen, carry = self.attend(state.hidden, state, memory)
         context = self.gate(state.hidden, seen.context)
         remembered = self.remembered(context, runs) if self.training and self.context_dropout else context
@@ -146,10 +149,10 @@ class ShowAttendTell(RecurrentCaptioner):
             hidden, cell = gru(from_word + from_context, from_hidden, state.hidden), None
         else:
             hidden, cell = self.lstm(state.cell, from_word, from_hidden, from_context)
-        return Turn(State(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
+        return StepOutput(ShowAttendTellState(hidden, cell, carry, seen.carry), seen, state.hidden, (hidden, context))
 
     def remembered(self, context: Tensor, runs: int) -> Tensor:
-        """z_t as the LSTM sees it in training: zero for some words, the same in all runs of a caption."""
+        """Return z_t as the LSTM sees it in training: zero for some words, the same words in all runs of a caption."""
         p = (
             self.context_dropout * (self.batches > self.context_dropout_after)
             if self.context_dropout_after
@@ -160,7 +163,7 @@ class ShowAttendTell(RecurrentCaptioner):
         return context * kept.repeat_interleave(runs, dim=-2)
 
     def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
-        """The deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
+        """Compute the deep output (Xu et al. 2015, eq. 7) before L_o: tanh(E y_{t-1} + L_h h_t + L_z z_t), (..., E)."""
         hidden, context = outputs
         hidden = self.drop(hidden, shared=runs)
         deep = (embedded + self.hidden_to_output(hidden) + self.context_to_output(context)).tanh()
@@ -168,5 +171,5 @@ class ShowAttendTell(RecurrentCaptioner):
 
 
 def _initial(region_size: int, size: int, dropout: float) -> nn.Sequential:
-    """The MLP from the mean annotation vector to h_0 or c_0 (section 3.1.2)."""
+    """Build the MLP from the mean annotation vector to h_0 or c_0 (section 3.1.2)."""
     return nn.Sequential(Linear(region_size, size), nn.ReLU(), Dropout(dropout), Linear(size, size), nn.Tanh())

@@ -14,23 +14,23 @@ from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.padding import mean_region, real_regions
-from vision_attn.models.recurrent import Memory, RecurrentCaptioner, Turn
+from vision_attn.models.recurrent import RecurrentCaptioner, RecurrentMemory, StepOutput
 from vision_attn.system.checks import require
 
 
-class State(NamedTuple):
-    """Held once per row; beams reorder it."""
+class TopDownState(NamedTuple):
+    """The states of both LSTMs. Held once per row; beams reorder it."""
 
     hidden: Float[Tensor, "*rows H"]
-    """h1, of the attention LSTM."""
+    """h1, the state of the attention LSTM."""
     cell: Float[Tensor, "*rows H"]
     language_hidden: Float[Tensor, "*rows H"]
-    """h2, of the language LSTM."""
+    """h2, the state of the language LSTM."""
     language_cell: Float[Tensor, "*rows H"]
     carry: Nested
-    """What the score remembers, such as the previous map."""
+    """The carry of the score, such as the previous map."""
     seen_before: Nested = None
-    """What the attention remembers, such as the column that it has reached."""
+    """The carry of the attention, such as the column that it has reached."""
 
 
 class TopDown(RecurrentCaptioner):
@@ -65,9 +65,9 @@ class TopDown(RecurrentCaptioner):
         scheduled_sampling_batches: int = 0,
     ):
         """
-        score: called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
-        attention: what is seen of the regions: `Soft`, `Hard`, or another `Attention`.
-        dropout: of h2 before W_p.
+        score: is called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
+        attention: makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
+        dropout: the dropout of h2 before W_p.
         tied: whether the weights of W_p are the embeddings W_e (Press and Wolf 2017), for a `word_size` that is
             `hidden_size`. Differs from the paper: they are not.
         scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio
@@ -90,26 +90,26 @@ class TopDown(RecurrentCaptioner):
             self.tie()
         self.schedule_sampling(scheduled_sampling, scheduled_sampling_batches)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[RecurrentMemory, TopDownState]:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions) if self.attention.pads else None
         memory = self.memory(regions, real)
         zeros = self.embedding.weight.new_zeros(regions.shape[0], rows, self.state_size)
         carry, seen_before = self.score.start(memory.keys, rows), self.attention.start(regions, rows)
-        state = State(zeros, zeros, zeros, zeros, carry, seen_before)
+        state = TopDownState(zeros, zeros, zeros, zeros, carry, seen_before)
         return memory._replace(from_mean=self.mean_to_lstm(mean_region(regions, real))), state
 
-    def look(self, from_word: Tensor, state: State, memory: Memory, runs: int = 1) -> Turn:
-        """The attention LSTM (Anderson et al. 2018, eq. 2), attention computed from h1_t (eq. 3, eq. 4 and eq. 5), and
-        the language LSTM (eq. 6). Outputs h2_t."""
+    def look(self, from_word: Tensor, state: TopDownState, memory: RecurrentMemory, runs: int = 1) -> StepOutput:
+        """Update the attention LSTM (Anderson et al. 2018, eq. 2), attend with h1_t (eq. 3, eq. 4 and eq. 5), and
+        update the language LSTM (eq. 6). The output is h2_t."""
         assert memory.from_mean is not None
         from_hidden = self.hidden_to_lstm(state.language_hidden, state.hidden)
         hidden, cell = self.lstm(state.cell, from_word, from_hidden, self.for_rows(memory.from_mean, memory, from_word))
         seen, carry = self.attend(hidden, state, memory)
         gates = self.to_language(seen.context, hidden, state.language_hidden)
         language_hidden, language_cell = self.language_lstm(state.language_cell, gates)
-        state = State(hidden, cell, language_hidden, language_cell, carry, seen.carry)
-        return Turn(state, seen, hidden, (language_hidden,))
+        state = TopDownState(hidden, cell, language_hidden, language_cell, carry, seen.carry)
+        return StepOutput(state, seen, hidden, (language_hidden,))
 
     def deep(self, embedded: Tensor, *outputs: Tensor, runs: int = 1) -> Tensor:
         (language_hidden,) = outputs

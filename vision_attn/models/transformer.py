@@ -1,8 +1,8 @@
 """A Transformer decoder over annotation vectors (Vaswani et al., NIPS 2017), with the maps of its cross-attention.
 
-`forward` runs all words of an image's captions at once, one caption after the other, under a mask that shows each word
-the earlier ones of its caption. `step` caches the keys and values of earlier words in the state,
-in tensors of fixed size. So every step costs the same, and beams reorder the cache.
+All words of an image's captions run at once in `forward`, one caption after the other, under a mask that shows each
+word the earlier ones of its caption. `step` caches the keys and values of earlier words in the state, in tensors of
+fixed size. So every step costs the same, and beams reorder the cache.
 """
 
 from math import log
@@ -24,28 +24,29 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.errors import UserError
 
 
-class State(NamedTuple):
-    """Held once per row; beams reorder it."""
+class TransformerState(NamedTuple):
+    """The words so far as cached keys and values. Held once per row; beams reorder it."""
 
     position: Int[Tensor, "B R"]
     """The number of words so far."""
     keys: tuple[Float[Tensor, "B R K T d"], ...]
-    """Of each layer's masked self-attention, head by head; zero at positions not reached yet."""
+    """The keys of each layer's masked self-attention, head by head; zero at positions not reached yet."""
     values: tuple[Float[Tensor, "B R K T d"], ...]
+    """The values of each layer's masked self-attention, likewise."""
 
 
-class Memory(NamedTuple):
-    """Held once per image: keys and values of the cross-attention of each layer."""
+class TransformerMemory(NamedTuple):
+    """The keys and values of the cross-attention of each layer. Held once per image."""
 
     keys: tuple[Float[Tensor, "B K L d"], ...]
     values: tuple[Float[Tensor, "B K L d"], ...]
     real: Bool[Tensor, "B 1 L"] | None = None
     """Which regions are not padding; None: all."""
     forced: Forced | None = None
-    """Where the heads of all layers look for the next word; None: where their scores say."""
+    """The maps that the heads of all layers use for the next word; None: those of their scores."""
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     """Masked self-attention, cross-attention and a feed-forward network, each in a residual block with layer
     normalisation before it ("pre", Xiong et al. 2020) or after the sum ("post", the paper)."""
 
@@ -70,21 +71,21 @@ class Layer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def before(self, block: int, x: Tensor) -> Tensor:
-        """The input of residual block `block`."""
+        """Return the input of residual block `block`."""
         return self.norms[block](x) if self.pre else x
 
     def after(self, block: int, x: Tensor, change: Tensor) -> Tensor:
-        """The output of residual block `block`: LayerNorm(x + Sublayer(x)) in the paper."""
+        """Return the output of residual block `block`: LayerNorm(x + Sublayer(x)) in the paper."""
         x = x + self.dropout(change)
         return x if self.pre else self.norms[block](x)
 
 
 class Transformer(Captioner):
-    """`num_layers` decoder layers of width `hidden_size` with `num_heads` heads; the embedding is also the output layer
-    (section 3.4).
+    """A Transformer decoder of `num_layers` layers of width `hidden_size` with `num_heads` heads. The embedding is also
+    the output layer (section 3.4).
 
-    positions: "sinusoidal" (the paper, section 3.5), "learned", or "none": the order of words then shows in the mask
-        alone.
+    positions: "sinusoidal" (the paper, section 3.5), "learned", or "none": the mask alone then shows the order of
+        words.
     norm: "pre" (trains without a long warm-up) or "post" (the paper).
     shared_values: whether values are the keys; see `MultiHead`.
     max_length: the largest number of words in a caption, END included; also the size of the cache.
@@ -96,7 +97,7 @@ class Transformer(Captioner):
 
     steerable = True
     layers: Any
-    """An `nn.ModuleList` of `Layer`."""
+    """An `nn.ModuleList` of `DecoderLayer`."""
     positions: Tensor
     max_length: int
 
@@ -130,7 +131,7 @@ class Transformer(Captioner):
         else:
             self.register_buffer("positions", table * (positions != "none"), persistent=False)
         sizes = hidden_size, region_size, num_heads, feedforward_size
-        self.layers = nn.ModuleList(Layer(*sizes, dropout, norm, shared_values) for _ in range(num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(*sizes, dropout, norm, shared_values) for _ in range(num_layers))
         self.norm = PreNorm(hidden_size) if norm == "pre" else nn.Identity()
         self.dropout, self.word_log_prob = Dropout(dropout), WordLogProb()
         self.output = nn.Linear(hidden_size, num_words)
@@ -139,22 +140,22 @@ class Transformer(Captioner):
     def leave_out_padding(self) -> None:
         self.pads = True
 
-    def steer(self, memory: Memory, forced: Forced) -> Memory:
+    def steer(self, memory: TransformerMemory, forced: Forced) -> TransformerMemory:
         heads, given = sum(layer.to_regions.num_heads for layer in self.layers), forced.alpha.shape[1]
         if given not in (1, heads):
             raise UserError(f"maps of {given} attention heads, but the layers have {heads} in all: give one, or all")
         return memory._replace(forced=forced)
 
-    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Memory, State]:
+    def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[TransformerMemory, TransformerState]:
         memory = self._memory(regions)
         position = torch.zeros(regions.shape[0], rows, dtype=torch.long, device=regions.device)
         B, K, _, d = memory.keys[0].shape
         empty = memory.keys[0].new_zeros(B, rows, K, self.max_length, d)
-        return memory, State(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
+        return memory, TransformerState(position, (empty,) * len(self.layers), (empty,) * len(self.layers))
 
     def step(
-        self, word: Int[Tensor, "B R"], state: State, memory: Memory
-    ) -> tuple[Float[Tensor, "B R V"], State, AttentionMap]:
+        self, word: Int[Tensor, "B R"], state: TransformerState, memory: TransformerMemory
+    ) -> tuple[Float[Tensor, "B R V"], TransformerState, AttentionMap]:
         B, R = word.shape
         x = self._embedded(word, self.positions[state.position.clamp(max=self.max_length - 1)])
         slots = torch.arange(self.max_length, device=word.device)
@@ -162,21 +163,21 @@ class Transformer(Captioner):
         here = (slots == state.position[..., None])[:, :, None, :, None]
         cached, heads = [], []
         for number, layer in enumerate(self.layers):
-            given = layer.before(0, x)
-            new = layer.to_words.remember(given.flatten(0, 1)[:, None])  # (B R, K, 1, d)
+            query = layer.before(0, x)
+            new = layer.to_words.remember(query.flatten(0, 1)[:, None])  # (B R, K, 1, d)
             keys, values = (
-                torch.where(here, part.unflatten(0, (B, R)), cache[number])
-                for part, cache in zip(new, (state.keys, state.values), strict=True)
+                torch.where(here, vectors.unflatten(0, (B, R)), cache[number])
+                for vectors, cache in zip(new, (state.keys, state.values), strict=True)
             )
             cached.append((keys, values))
-            flat = (part.flatten(0, 1) for part in (given[:, :, None], keys, values))
+            flat = (tensor.flatten(0, 1) for tensor in (query[:, :, None], keys, values))
             x = layer.after(0, x, layer.to_words(*flat, visible)[0].view_as(x))
             x, alpha = self._look(number, x, memory)
             heads.append(alpha)
         alpha = torch.cat(heads, dim=1).transpose(1, 2)  # (B, R, K, L)
         return (
             self.output(self.norm(x)),
-            State(state.position + 1, *zip(*cached, strict=True)),
+            TransformerState(state.position + 1, *zip(*cached, strict=True)),
             AttentionMap(alpha.mean(dim=2), None, alpha),
         )
 
@@ -195,9 +196,12 @@ class Transformer(Captioner):
         return Caption(log_prob, alpha, real=_real(memory), mean_log_prob=mean)
 
     def _through_layers(
-        self, x: Float[Tensor, "B Q H"], visible: Tensor, memory: Memory
+        self, x: Float[Tensor, "B Q H"], visible: Tensor, memory: TransformerMemory
     ) -> tuple[Float[Tensor, "B Q H"], Float[Tensor, "B Q L"]]:
-        """The output of the last layer, and the mean map of all heads of all layers. `visible`: see `_visible`."""
+        """Return the output of the last layer, and the mean map of all heads of all layers.
+
+        visible: see `_visible`.
+        """
         maps = []
         for number, layer in enumerate(self.layers):
             x = layer.after(0, x, layer.to_words.within(layer.before(0, x), visible))
@@ -212,31 +216,31 @@ class Transformer(Captioner):
         for weight in (last.weight, last.bias, self.output.bias):
             weight.div_(temperature)
 
-    def _memory(self, regions: Float[Tensor, "B L D"]) -> Memory:
+    def _memory(self, regions: Float[Tensor, "B L D"]) -> TransformerMemory:
         require("regions", regions, "B L D", "float", D=self.region_size)
         real = real_regions(regions)[:, None] if self.pads else None
         keys, values = zip(*self._remembered(regions), strict=True)
-        return Memory(keys, values, real)
+        return TransformerMemory(keys, values, real)
 
     def _remembered(self, regions: Float[Tensor, "B L D"]) -> list[tuple[Tensor, Tensor]]:
-        """The keys and values of the cross-attention of each layer."""
+        """Return the keys and values of the cross-attention of each layer."""
         return [layer.to_regions.remember(regions) for layer in self.layers]
 
     def _visible(self, row: Int[Tensor, "B Q"], time: Int[Tensor, "B Q"]) -> Bool[Tensor, "B Q Q"]:
-        """Which words each word sees: the earlier ones of its caption, and itself."""
+        """Return which words each word sees: the earlier ones of its caption, and itself."""
         return (row[:, :, None] == row[:, None]) & (time[:, :, None] >= time[:, None])
 
     def _mean(self, maps: list[Tensor]) -> Float[Tensor, "B Q L"]:
-        """The mean over layers and heads."""
-        first, *others = (each.mean(dim=1) / len(maps) for each in maps)
+        """Return the mean over layers and heads."""
+        first, *others = (alpha.mean(dim=1) / len(maps) for alpha in maps)
         return sum(others, start=first)
 
     def _embedded(self, words: Int[Tensor, "*rows"], positions: Float[Tensor, "*steps H"]) -> Float[Tensor, "*rows H"]:
-        """Embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
+        """Return embeddings times sqrt(H), plus positions (sections 3.4 and 3.5)."""
         return self.dropout(self.embedding(words) * self.embedding.embedding_dim**0.5 + positions)
 
-    def _look(self, number: int, x: Tensor, memory: Memory) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
-        """Cross-attention and the feed-forward network of a layer, for all queries (B, Q, H) of an image."""
+    def _look(self, number: int, x: Tensor, memory: TransformerMemory) -> tuple[Tensor, Float[Tensor, "B K Q L"]]:
+        """Run the cross-attention and the feed-forward network of a layer, for all queries (B, Q, H) of an image."""
         layer, heads, seen = self.layers[number], self.layers[number].to_regions.num_heads, memory
         forced = None if seen.forced is None else seen.forced.heads(number * heads, heads)
         change, alpha = layer.to_regions(layer.before(1, x), seen.keys[number], seen.values[number], seen.real, forced)
@@ -244,13 +248,13 @@ class Transformer(Captioner):
         return layer.after(2, x, layer.feedforward(layer.before(2, x))), alpha
 
 
-def _real(memory: Memory) -> Bool[Tensor, "B L"] | None:
-    """Which regions are not padding; None: all."""
+def _real(memory: TransformerMemory) -> Bool[Tensor, "B L"] | None:
+    """Return which regions are not padding; None: all."""
     return None if memory.real is None else memory.real[:, 0]
 
 
 def sinusoids(length: int, size: int) -> Float[Tensor, "{length} {size}"]:
-    """PE(t, 2i) = sin(t / 10000^(2i / size)), PE(t, 2i + 1) = cos of the same (section 3.5)."""
+    """Return the table PE(t, 2i) = sin(t / 10000^(2i / size)), PE(t, 2i + 1) = cos of the same (section 3.5)."""
     frequency = torch.exp(torch.arange(0, size, 2) * (-log(10000) / size))
     angle = torch.arange(length)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)

@@ -30,7 +30,7 @@ class SelfAttention(nn.Module):
         return self.output(seen.transpose(1, 2).flatten(2))
 
 
-class Block(nn.Module):
+class EncoderLayer(nn.Module):
     """Self-attention (eq. 2) and a feed-forward network (eq. 3), each in a residual block with layer normalisation
     before it."""
 
@@ -79,7 +79,7 @@ class VisionTransformer(Classifier):
         self.patches = nn.Conv2d(channels, hidden_size, patch + 2 * overlap, patch, overlap)  # E
         self.token = nn.Parameter(torch.zeros(1, 1, hidden_size))  # x_class
         self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + num_patches, hidden_size))  # E_pos
-        self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size) for _ in range(num_layers))
+        self.blocks = nn.ModuleList(EncoderLayer(hidden_size, num_heads, feedforward_size) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size)
         self.output = Linear(hidden_size, num_classes)
 

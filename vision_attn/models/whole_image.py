@@ -40,7 +40,8 @@ class Convolutional(Whole):
     """8 convolutional filters of 10x10 pixels with stride 5, then 256 rectified units (Mnih et al. 2014, tables 1 and
     2).
 
-    size, stride: of filters, in pixels.
+    filters: the number of filters.
+    size, stride: the size and stride of filters, in pixels.
     """
 
     def __init__(

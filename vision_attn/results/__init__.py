@@ -1,1 +1,1 @@
-"""What the API, the commands and the page share: inputs, and results that display themselves."""
+"""The models and results that the API, the commands and the web page share."""

@@ -1,4 +1,4 @@
-"""Answers to questions about stories and scenes, as results: what each hop read."""
+"""The results of questions about stories and scenes: the answer, and what each hop read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from vision_attn.contracts import Fit
 from vision_attn.results.displayable import Displayable, InteractiveResult, origin_of
 from vision_attn.results.images import Picture, around, pictured
 from vision_attn.system.errors import UserError
-from vision_attn.viz.hops import (
+from vision_attn.viz.memory_hops import (
     AnsweredImage,
     AnsweredStory,
     hops_item,
@@ -26,9 +26,9 @@ from vision_attn.viz.hops import (
 from vision_attn.viz.page import PageItem
 
 SHOWN = 3
-"""Regions of a hop that `reading` tells."""
+"""The number of regions of a hop that `reading` shows."""
 LEAST = 0.005
-"""Smaller weights are not told."""
+"""The smallest weight that is shown."""
 
 
 @dataclass(repr=False)
@@ -40,9 +40,9 @@ class AnswerResult(Displayable):
     described: AnsweredStory | AnsweredImage
     distribution: Float[Tensor, "V"]
     names: Sequence[str]
-    """The words, in order."""
+    """The words of the vocabulary, in order."""
     scored: bool
-    """Whether `alpha` are scores of any sign, of a model that is still without the softmax of its hops."""
+    """Whether `alpha` holds scores of any sign, from a model that still trains without the softmax of its hops."""
     unknown: Sequence[str]
     """The words of the question, and of a story, that the model does not know."""
     model: str = ""
@@ -59,12 +59,12 @@ class AnswerResult(Displayable):
 
     @property
     def probability(self) -> float:
-        """Of the answer."""
+        """The probability of the answer."""
         return self.described.probability
 
     @property
     def probabilities(self) -> Float[Tensor, "V"]:
-        """Of each word as the answer, in the order of `names`."""
+        """The probability of each word as the answer, in the order of `names`."""
         return self.distribution
 
     @property
@@ -74,19 +74,19 @@ class AnswerResult(Displayable):
 
     @property
     def reading(self) -> list[str]:
-        """What each hop read, in lines for a terminal."""
+        """Return the sentences or regions that each hop read, in lines for a terminal."""
         raise NotImplementedError
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """The question, the answer with its probability, and what each hop read most, with its weight; with `maps` also
-        all weights of each hop, as `hops`, and the words that are `unknown`."""
+        """Return the question, the answer with its probability, and the sentence or region that each hop read most,
+        with its weight; with `maps` also all weights of each hop as `hops`, and the words that are `unknown`."""
         read = [{"fact": fact, "weight": weight} for fact, weight in self._most()]
-        found = {"question": self.question, "answer": self.text, "probability": self.probability, "read": read}
-        found |= {"unknown": list(self.unknown), "scored": self.scored}
-        return found | ({"hops": self.alpha.tolist()} if maps else {})
+        fields = {"question": self.question, "answer": self.text, "probability": self.probability, "read": read}
+        fields |= {"unknown": list(self.unknown), "scored": self.scored}
+        return fields | ({"hops": self.alpha.tolist()} if maps else {})
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """`maps` (K, L) or (K, Y, X): the weight of each sentence or region in each hop; `probabilities` (V) of each of
+        """Return `maps` (K, L) or (K, Y, X), the weight of each sentence or region in each hop; `probabilities` (V) of
         the words `names` (V); `text` and `question` ()."""
         return {
             "maps": self.alpha.numpy(),
@@ -97,12 +97,12 @@ class AnswerResult(Displayable):
         }
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence[Any], **look: Any) -> None:
-        """Write one page of several. look: of images, `overlay` and `scale`."""
+    def write_together(cls, path: Path, results: Sequence[Any], **view: Any) -> None:
+        """Write one page of several results. view: `overlay` and `scale`, for images."""
         raise NotImplementedError
 
-    def write_page(self, path: Path, **look: Any) -> None:
-        self.write_together(path, [self], **look)
+    def write_page(self, path: Path, **view: Any) -> None:
+        self.write_together(path, [self], **view)
 
     def __str__(self) -> str:
         return self.text
@@ -111,7 +111,7 @@ class AnswerResult(Displayable):
         return f"<{self.question} {self.text}, p {self.probability:.2f}>"
 
     def _most(self) -> Iterator[tuple[Any, float]]:
-        """Of each hop what it read most, and its weight."""
+        """Yield the sentence or region that each hop read most, and its weight."""
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class StoryAnswer(AnswerResult):
 
     @property
     def reading(self) -> list[str]:
-        """A line for each sentence, with its weight in each hop in percent, or its score."""
+        """Return a line for each sentence, with its weight in each hop in percent, or its score."""
         heads = [f"hop {hop}" for hop in range(1, len(self.alpha) + 1)]
         wide = max(8 if self.scored else 5, *map(len, heads))
         lines = [" ".join(f"{head:>{wide}}" for head in heads)]
@@ -152,26 +152,26 @@ class StoryAnswer(AnswerResult):
             yield self.facts[place], float(weights[place])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Also `facts` (L), the sentences."""
+        """Return also `facts` (L), the sentences."""
         return super().arrays() | {"facts": np.array([*self.facts], dtype=np.str_)}
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **look: Any) -> None:
-        if look:
-            raise UserError(f"{', '.join(look)} is of maps on pictures, and a story has none")
-        write_story_hops(path, [one.described for one in results], scored=results[0].scored, chosen=False)
+    def write_together(cls, path: Path, results: Sequence["StoryAnswer"], **view: Any) -> None:
+        if view:
+            raise UserError(f"{', '.join(view)} applies to maps on pictures, and a story has none")
+        write_story_hops(path, [result.described for result in results], scored=results[0].scored, chosen=False)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["StoryAnswer"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["StoryAnswer"], **view: Any) -> Path:
         """Write index.html. Returns its path."""
-        cls.write_together(folder / "index.html", results, **look)
+        cls.write_together(folder / "index.html", results, **view)
         return folder / "index.html"
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         raise UserError(f"{path}: a story has no picture: save its page (.html) or its arrays (.npz)")
 
     def _repr_png_(self) -> None:
-        """None: a notebook shows the page."""
+        """Return None, so that a notebook shows the page."""
 
 
 @dataclass(repr=False)
@@ -180,7 +180,7 @@ class SceneAnswer(AnswerResult, InteractiveResult):
 
     described: AnsweredImage
     image: Picture = ""
-    """As it was given."""
+    """The image as it was given."""
     fit: Fit = "centre"
     way: str = ""
 
@@ -209,11 +209,11 @@ class SceneAnswer(AnswerResult, InteractiveResult):
 
     @property
     def reading(self) -> list[str]:
-        """A line for each hop, with the weights of the regions that have most of it in percent, or the scores furthest
-        from 0."""
+        """Return a line for each hop, with the regions of largest weight in percent, or of the scores furthest from
+        0."""
         rows, columns = self.alpha.shape[1:]
         told = "; scores of any sign, since this model has no softmax" * self.scored
-        found = [f"regions: {rows} rows, {columns} columns, counted from the top left corner{told}"]
+        lines = [f"regions: {rows} rows, {columns} columns, counted from the top left corner{told}"]
         for name, alpha in zip(self.words, self.alpha, strict=True):
             places = alpha.flatten().abs().topk(min(SHOWN, alpha.numel())).indices
             weights = alpha.flatten()[places]
@@ -223,8 +223,8 @@ class SceneAnswer(AnswerResult, InteractiveResult):
                 for weight, place in zip(weights.tolist(), places.tolist(), strict=True)
                 if self.scored or weight >= LEAST
             ]  # fmt: skip
-            found.append(f"{name}: {'; '.join(read)}")
-        return found
+            lines.append(f"{name}: {'; '.join(read)}")
+        return lines
 
     def _most(self) -> Iterator[tuple[dict[str, int], float]]:
         for alpha in self.alpha:
@@ -232,13 +232,13 @@ class SceneAnswer(AnswerResult, InteractiveResult):
             yield {"row": row + 1, "column": column + 1}, float(alpha[row, column])
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Also `extent` (4): where the maps lie on the picture."""
+        """Return also `extent` (4), where the maps lie on the picture."""
         return super().arrays() | {"extent": np.array(self.extent, dtype=np.float32)}
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["SceneAnswer"], **look: Any) -> None:
-        items = [one.page_item for one in results]
-        write_hops_page(path, items, scored=results[0].scored, origin=origin_of(results), **look)
+    def write_together(cls, path: Path, results: Sequence["SceneAnswer"], **view: Any) -> None:
+        items = [result.page_item for result in results]
+        write_hops_page(path, items, scored=results[0].scored, origin=origin_of(results), **view)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
-        write_hops_sheet(path, self.page_item, scored=self.scored, **look)
+    def write_picture(self, path: Path, **view: Any) -> None:
+        write_hops_sheet(path, self.page_item, scored=self.scored, **view)

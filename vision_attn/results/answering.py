@@ -1,4 +1,4 @@
-"""Questions about a story or an image, asked of a run that answers in hops."""
+"""`AnswersQuestions`: answer questions about a story or an image with a run that reads in hops."""
 
 import os
 import re
@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.stories.question import Question, encoded, padded
+from vision_attn.data.stories.question import Question, encode_questions, padded
 from vision_attn.data.stories.stories import QuestionSource
 from vision_attn.data.text_encoding import read_text
-from vision_attn.results.images import Picture, held, name_of, whole
-from vision_attn.results.images import encoded as encoded_image
+from vision_attn.results.images import Picture, encoded, held, name_of, whole
 from vision_attn.results.result_list import ResultList
 from vision_attn.system.console import few, suggest
 from vision_attn.system.errors import UserError
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory
 
 if TYPE_CHECKING:
     from vision_attn.results.answered import AnswerResult
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 STORY = "story"
 """The name of a story that is no file."""
 SENTENCES = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
-"""Between two sentences of a text."""
+"""Matches the end of a sentence in a text."""
 MOST_FACTS = 50
-"""Sentences that a run reads whose data do not say how many."""
+"""The number of sentences that a run reads if its data do not set it."""
 
 
-class Answers:
-    """What `Model` has of questions."""
+class AnswersQuestions:
+    """The part of `Model` that answers questions."""
 
     task: Any
     source: Any
@@ -57,11 +56,11 @@ class Answers:
         """
         self.check("answer")
         asked = [question] if isinstance(question, str) else list(question)
-        if not asked or not all(isinstance(one, str) and one.strip() for one in asked):
+        if not asked or not all(isinstance(question, str) and question.strip() for question in asked):
             raise UserError("a question is a text of at least one word")
         told = self._of_image(facts, asked) if self.task.encoder else self._of_story(facts, asked)
-        found = ResultList(told)
-        return found[0] if isinstance(question, str) else found
+        results = ResultList(told)
+        return results[0] if isinstance(question, str) else results
 
     def _of_story(self, given: Any, asked: Sequence[str]) -> "Iterator[AnswerResult]":
         from vision_attn.results.answered import StoryAnswer
@@ -69,12 +68,12 @@ class Answers:
         name, sentences = story_of(given)
         unknown = self._unknown(sentences, name if name != STORY else "this story")
         most = self.source.max_facts if isinstance(self.source, QuestionSource) else MOST_FACTS
-        facts, words, *_ = encoded(
-            [Question(one, "", "", tuple(sentences)) for one in asked], self.task.vocabulary, most
+        facts, words, *_ = encode_questions(
+            [Question(question, "", "", tuple(sentences)) for question in asked], self.task.vocabulary, most
         )
-        new = [self._unknown([one], f"the question {one!r}") for one in asked]
-        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
-            shown = AnsweredStory(one, sentences[-most:], (), None, *self._said(probabilities), alpha)
+        new = [self._unknown([question], f"the question {question!r}") for question in asked]
+        for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+            shown = AnsweredStory(question, sentences[-most:], (), None, *self._said(probabilities), alpha)
             missing = list(dict.fromkeys([*new[number], *unknown]))
             yield StoryAnswer(
                 name, shown, probabilities, self.task.vocabulary.words, self.task.model.scored, missing, self.name
@@ -88,14 +87,14 @@ class Answers:
             raise UserError(f"{self.name} answers questions about one image: give them one after the other")
         name = name_of(given, 1)
         image = held(given, name)
-        pixels: Any = encoded_image(image, encoder.resolution, encoder.fit)
-        new = [self._unknown([one], f"the question {one!r}") for one in asked]
-        words = padded([vocabulary.encode(one) for one in asked])
+        pixels: Any = encoded(image, encoder.resolution, encoder.fit)
+        new = [self._unknown([question], f"the question {question!r}") for question in asked]
+        words = padded([vocabulary.encode(question) for question in asked])
         picture, way = whole(image), f"attention of {type(self.task.model).__name__}"
         facts = pixels[None].expand(len(asked), *pixels.shape)
-        for number, (one, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
+        for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
             maps = alpha.unflatten(1, encoder.grid)
-            shown = AnsweredImage(one, None, *self._said(probabilities), maps, picture, (), encoder.extent())
+            shown = AnsweredImage(question, None, *self._said(probabilities), maps, picture, (), encoder.extent())
             yield SceneAnswer(
                 name, shown, probabilities, vocabulary.words, self.task.model.scored, new[number], self.name, image,
                 encoder.fit, way,
@@ -103,7 +102,7 @@ class Answers:
 
     @torch.no_grad()
     def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Of each question the question, the weights of its hops, and the probabilities of words."""
+        """Yield each question, the weights of its hops, and the probabilities of words."""
         with self.turn:
             log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))
             return zip(asked, alpha.float().cpu(), log_prob.exp().cpu(), strict=True)
@@ -112,7 +111,7 @@ class Answers:
         return self.task.vocabulary.words[int(probabilities.argmax())], float(probabilities.max())
 
     def _unknown(self, texts: Sequence[str], what: str) -> list[str]:
-        """The words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
+        """Return the words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
         vocabulary = self.task.vocabulary
         words = list(dict.fromkeys(word for text in texts for word in vocabulary.tokens(text)))
         missing = [word for word in words if word not in vocabulary.index]
@@ -123,19 +122,19 @@ class Answers:
 
 
 def hint(result: "AnswerResult") -> str:
-    """What to say of the words of a result that its model does not know; empty if there are none."""
+    """Return a hint about the words that the model does not know; empty if it knows all."""
     if not result.unknown:
         return ""
     known = [word for word in result.names if word.isalpha()]
-    one = result.unknown[0] if len(result.unknown) == 1 else ""
-    like = suggest(one, known) if one else ""
+    unknown = result.unknown[0] if len(result.unknown) == 1 else ""
+    like = suggest(unknown, known) if unknown else ""
     like = like if like.startswith("; did you mean") else ""
     return f"unknown to this model, which may answer wrongly: {few(result.unknown, 8)}{like}"
 
 
 def story_of(given: Any) -> tuple[str, list[str]]:
-    """The name and the sentences of a story: a text, a list of sentences, or the name of a text file. Raises UserError
-    for anything else, and for a story without a sentence."""
+    """Return the name and the sentences of a story: a text, a list of sentences, or the name of a text file. Raises
+    UserError for anything else, and for a story without a sentence."""
     name = STORY
     if isinstance(given, Path) or (isinstance(given, str) and "\n" not in given and os.path.isfile(given)):
         name = str(given)
@@ -144,8 +143,8 @@ def story_of(given: Any) -> tuple[str, list[str]]:
         if given and not re.search(r"\s", given):
             raise UserError(f"{given}: no such file: a story is a text of sentences, or a file that holds one")
         given = SENTENCES.split(given.strip())
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list | tuple) or not all(isinstance(sentence, str) for sentence in given):
         raise UserError("this run answers questions about stories: give a text or a list of sentences, not an image")
-    if not (sentences := [one.strip() for one in given if one.strip()]):
+    if not (sentences := [sentence.strip() for sentence in given if sentence.strip()]):
         raise UserError(f"{name}: there is no sentence")
     return name, sentences

@@ -1,4 +1,4 @@
-"""Captions of images, as `Model.caption` is asked for them."""
+"""Caption one or several images, as `Model.caption` does."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,14 +13,14 @@ from vision_attn.decode import Strategy
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.results.decoded import CaptionResult
 from vision_attn.results.images import Picture, encoded, whole
-from vision_attn.results.result_list import BATCH, Images, ResultList, each
-from vision_attn.system.turns import DRAWING, RandomStream, Turn
+from vision_attn.results.result_list import BATCH, Images, ResultList, results_of
+from vision_attn.system.locks import DRAWING, RandomStream, Turn
 from vision_attn.tasks.steering import Wanted
 
 
 @runtime_checkable
-class Captions(Protocol):
-    """The part of a `Model` that captions need."""
+class _Captioner(Protocol):
+    """The part of a `Model` that captioning needs."""
 
     task: Any
     name: str
@@ -28,8 +28,8 @@ class Captions(Protocol):
     turn: Turn
 
 
-class Asked(NamedTuple):
-    """The options of `Model.caption`, which says what they mean."""
+class CaptionRequest(NamedTuple):
+    """The options of `Model.caption`, where they are described."""
 
     captions: int | None
     strategy: Strategy
@@ -39,23 +39,23 @@ class Asked(NamedTuple):
     settings: dict[str, Any]
 
 
-class Read(NamedTuple):
-    """An image as it was given, and what the model takes of it."""
+class _ReadImage(NamedTuple):
+    """An image as it was given, and the model's input."""
 
     image: Picture
     pixels: Any
     times: list[float] | None = None
-    """Of the frames of a film."""
+    """The moments of a film's frames, in seconds; None for other images."""
     seen: Extent = WHOLE
-    """The part of the photograph that the model sees; known where it is steered."""
+    """The part of the photograph that the model sees; known if the model is steered."""
 
 
-def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[str] | None) -> Any:
-    """A caption of an image, a list or an iterator of them; see `Model.caption`."""
+def captioned(model: _Captioner, images: Images, asked: CaptionRequest, unreadable: list[str] | None) -> Any:
+    """Return the result of an image, or a list or an iterator of results; see `Model.caption`."""
     task = model.task
     decoding = task.decoding.changed(**asked.settings) if asked.settings else None
 
-    def answer(some: Sequence[tuple[str, Read]]) -> list[Any]:
+    def answer(some: Sequence[tuple[str, _ReadImage]]) -> list[Any]:
         pixels: Any = [read.pixels for _, read in some]
         pixels = pixels if task.resolution is None else torch.stack(pixels).to(model.device)
         options: dict[str, Any] = {"placed": asked.placed}
@@ -64,7 +64,7 @@ def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[st
         number = 1 if asked.captions is None else asked.captions
         described = task.describe(pixels, number, asked.strategy, decoding, **options)
 
-        def result(file: str, read: Read, caption: DecodedCaption) -> CaptionResult:
+        def result(file: str, read: _ReadImage, caption: DecodedCaption) -> CaptionResult:
             way = task.way + steered_at(caption.steered)
             return CaptionResult(file, read.image, caption, task.fit, task.frames, read.times, model.name, way)
 
@@ -74,14 +74,14 @@ def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[st
         ]
         return [several[0] for several in results] if asked.captions is None else results
 
-    def read(image: Picture) -> Read:
+    def read(image: Picture) -> _ReadImage:
         cropped = asked.wanted is not None and task.fit == "centre"
         if task.frames > 1:
             film = open_film(image, task.frames, task.resolution)
             seen = seen_extent(*film[0].size, task.fit) if cropped else WHOLE
-            return Read(image, film_input(film, task.resolution, task.fit), film.times, seen)
+            return _ReadImage(image, film_input(film, task.resolution, task.fit), film.times, seen)
         seen = seen_extent(*whole(image).size, task.fit) if cropped else WHOLE
-        return Read(image, encoded(image, task.resolution, task.fit), None, seen)
+        return _ReadImage(image, encoded(image, task.resolution, task.fit), None, seen)
 
     stream = None if asked.seed is None else RandomStream(asked.seed, model.device)
 
@@ -91,11 +91,11 @@ def captioned(model: Captions, images: Images, asked: Asked, unreadable: list[st
         with model.turn, drawing:
             yield
 
-    return each(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
+    return results_of(images, read, answer, unreadable=unreadable, size=BATCH, within=within)
 
 
 def steered_at(words: Sequence[int]) -> str:
-    """Which maps of a caption are not the model's own, for people."""
+    """Say which maps of a caption are not the model's own."""
     if not words:
         return ""
     return f", but a chosen place at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"

@@ -1,4 +1,4 @@
-"""Classes of images and drawn images, as results."""
+"""The results of classifying images and of drawing new ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,35 +21,35 @@ from vision_attn.viz.classified import DRAWN
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture
 from vision_attn.viz.glimpses import write_animation, write_glimpses
-from vision_attn.viz.reads import ReadTrace, write_reads, write_reads_animation
-from vision_attn.viz.sheet import Panel, fitted, save_picture, sheet
+from vision_attn.viz.panel_sheets import Panel, fitted, save_picture, sheet
+from vision_attn.viz.read_windows import ReadTrace, write_reads, write_reads_animation
 
 
 @dataclass(repr=False)
 class ClassificationResult(Displayable):
-    """An image with its class, and where the classifier looked."""
+    """The class of an image, and the glimpses of the classifier."""
 
     file: str
     seen: Float[Tensor, "1 C Y X"] | Images
-    """What the model was given."""
+    """The input of the model."""
     probabilities: Float[Tensor, "T N"]
-    """Of each class, after each glimpse."""
+    """The probability of each class after each glimpse."""
     locations: Float[Tensor, "T 2"] | None
     """(x, y) of each glimpse in [-1, 1]; None for a model that sees the whole image."""
     view: Glimpses | Reads | None
-    """What each glimpse saw."""
+    """The pixels that each glimpse saw."""
     names: Sequence[str] = ()
-    """Of classes; empty where they are numbers."""
+    """The names of the classes; empty if they are numbers."""
 
     @cached_property
     def image(self) -> Float[Tensor, "C Y X"]:
-        """The image; of a large one a reduction."""
+        """The image; a large one is reduced."""
         seen = self.seen
         return (scaled(torch.stack(seen.sampled(DRAWN))) if isinstance(seen, Images) else seen)[0].cpu()
 
     @property
     def extent(self) -> tuple[int, int] | None:
-        """Width and height of the image, where `image` is a reduction of it."""
+        """The width and height of the image if `image` is reduced."""
         return tuple(self.seen.extents[0].tolist()) if isinstance(self.seen, Images) else None
 
     @property
@@ -58,17 +58,17 @@ class ClassificationResult(Displayable):
 
     @property
     def name(self) -> str:
-        """The name of the class; its number where classes have no names."""
+        """The name of the class, or its number if classes have no names."""
         return self.names[self.label] if self.names else str(self.label)
 
     @property
     def probability(self) -> float:
-        """Of the class."""
+        """The probability of the class."""
         return float(self.probabilities[-1].max())
 
     @property
     def entropy(self) -> Float[Tensor, "T"]:
-        """Of the answer after each glimpse, in nats: how undecided the model still was."""
+        """The entropy of the answer after each glimpse, in nats: how undecided the model still was."""
         entropies: Tensor = torch.special.entr(self.probabilities)
         return entropies.sum(dim=1)
 
@@ -77,8 +77,8 @@ class ClassificationResult(Displayable):
         return f"{self.name}, p {self.probability:.2f}"
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """The probability of each class; the location (x, y) of each glimpse, from -1 to 1, and the entropy of the
-        answer after it, in nats."""
+        """Return the probability of each class; the location (x, y) of each glimpse, from -1 to 1, and the entropy of
+        the answer after it, in nats."""
         names = self.names or [str(number) for number in range(self.probabilities.shape[1])]
         return {
             "answer": self.name,
@@ -93,7 +93,7 @@ class ClassificationResult(Displayable):
 
     @property
     def reads(self) -> tuple[Any, ...]:
-        """The arguments that the pictures of reads share."""
+        """Return the arguments that the pictures of reads share."""
         assert isinstance(self.view, Reads)
         boxes = Rectangles(self.view.boxes[None], self.view.sigma[None])
         return self.image[None], boxes, [None], self.probabilities[None], self.names
@@ -101,7 +101,7 @@ class ClassificationResult(Displayable):
     @property
     def read(self) -> ReadTrace:
         assert isinstance(self.view, Reads)
-        boxes, sigma = (part.detach().float().cpu() for part in (self.view.boxes, self.view.sigma))
+        boxes, sigma = (tensor.detach().float().cpu() for tensor in (self.view.boxes, self.view.sigma))
         patches = self.view.patches
         return ReadTrace(self.image, boxes, sigma, patches, self.probabilities, None, self.title, self.names)
 
@@ -118,7 +118,7 @@ class ClassificationResult(Displayable):
 
     @classmethod
     def figure_together(cls, results: Sequence["ClassificationResult"], paper: Paper, **options: Any) -> Any:
-        """A row for each image: where the model looked, and what it saw there."""
+        """Draw a row for each image: the path of the glimpses, and the pixels that they saw."""
         from vision_attn.viz.figures.glimpses import answers_figure, glimpses_figure, reads_figure
 
         views = {type(result.view) for result in results}
@@ -130,16 +130,16 @@ class ClassificationResult(Displayable):
         return answers_figure(answers, paper, **options)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """`probabilities` (T, N): of each class after each glimpse; `locations` (T, 2): (x, y) of each glimpse, from -1
-        to 1, if the model takes glimpses; `names` (N): of classes; `text` and `image`, its file ()."""
+        """Return `probabilities` (T, N) of each class after each glimpse; `locations` (T, 2), the (x, y) of each
+        glimpse from -1 to 1, if the model takes glimpses; `names` (N) of classes; `text` and `image`, its file ()."""
         numbers = range(self.probabilities.shape[1])
-        found = {
+        arrays = {
             "probabilities": self.probabilities.cpu().numpy(),
             "names": np.array([*self.names] or [str(number) for number in numbers], dtype=np.str_),
             "text": np.array(self.text),
             "image": np.array(self.file.encode(errors="backslashreplace").decode()),
         }
-        return found if self.locations is None else found | {"locations": self.locations.cpu().numpy()}
+        return arrays if self.locations is None else arrays | {"locations": self.locations.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:
@@ -170,7 +170,7 @@ class ClassificationResult(Displayable):
 
 @dataclass(repr=False)
 class DrawnImages(Displayable):
-    """New images, and how they were drawn."""
+    """New images, and their canvas after each time step."""
 
     canvases: Float[Tensor, "N T C Y X"]
     writes: Rectangles | None
@@ -188,10 +188,10 @@ class DrawnImages(Displayable):
         return drawings_figure(self.canvases, self.writes, paper, **options)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """`canvases` (N, T, C, Y, X): each image after each time step, in [0, 1]; `boxes` (N, T, 4): the write windows,
-        their left, top, right and bottom edge from -1 to 1, if the model has them."""
-        found = {"canvases": self.canvases.cpu().numpy()}
-        return found if self.writes is None else found | {"boxes": self.writes.boxes.cpu().numpy()}
+        """Return `canvases` (N, T, C, Y, X), each image after each time step, in [0, 1]; `boxes` (N, T, 4), the left,
+        top, right and bottom edges of the write windows from -1 to 1, if the model has them."""
+        arrays = {"canvases": self.canvases.cpu().numpy()}
+        return arrays if self.writes is None else arrays | {"boxes": self.writes.boxes.cpu().numpy()}
 
     def write_page(self, path: Path) -> None:
         with scratch("page") as folder:

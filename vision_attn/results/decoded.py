@@ -1,4 +1,4 @@
-"""Captions of photographs and transcripts of lines, as results."""
+"""The results of captioning photographs and transcribing lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from vision_attn.viz.page import PageItem, write_page
 
 
 class DecodedResult(InteractiveResult):
-    """Words that a captioner or a reader of lines decoded."""
+    """The words that a captioner or a reader of lines decoded."""
 
     unit = "word"
     described: DecodedCaption | Transcribed
@@ -34,13 +34,13 @@ class DecodedResult(InteractiveResult):
 
     @property
     def cut(self) -> bool:
-        """Whether it was cut at `max_words`, before its end."""
+        """Whether the text was cut at `max_words`, before its end."""
         return self.described.cut
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Each word (or character) with its `log_prob` in nats, None where it is unknown. With `maps`, also its `map`,
-        rows of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and bottom
-        edge, from -1 to 1."""
+        """Return each word (or character) with its `log_prob` in nats, None if it is unknown. With `maps`, also its
+        `map`, a table of weights that sum to 1, and the `extent` of the maps on the image: their left, top, right and
+        bottom edges, from -1 to 1."""
         log_prob: Sequence[float | None] = self.log_prob or [None] * len(self.words)
         words: list[dict[str, Any]] = [
             {self.unit: word, "log_prob": number} for word, number in zip(self.words, log_prob, strict=True)
@@ -59,30 +59,30 @@ class CaptionResult(DecodedResult):
 
     file: str
     image: Picture
-    """As it was given. A file is read again when `picture` is first used."""
+    """The image as it was given. A file is read again when `picture` is first used."""
     described: DecodedCaption
     fit: Fit
     frames: int = 1
-    """Of a film."""
+    """The number of frames of a film; 1 for a photograph."""
     times: list[float] | None = None
     """The moments at which the frames of a film are on screen, in seconds from its beginning; None if it has none, such
     as a folder of frames."""
     model: str = ""
     """The name of the model."""
     way: str = ""
-    """How its maps were made."""
+    """How the maps were made."""
 
     @cached_property
     def picture(self) -> Image.Image:
-        """What the model saw, in its own shape: the photograph or its centre square; of a film its frames, side by
-        side."""
+        """The picture that the model saw, in its own shape: the photograph or its centre square; the frames of a film
+        side by side."""
         return (
             pictured(self.image, self.fit) if self.frames == 1 else strip(open_film(self.image, self.frames), self.fit)
         )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """`score` is what captions of an image are ordered by; `times` are those of the frames of a film; `steered` are
-        the words, from 1, whose maps are not the model's own, if there are any."""
+        """Return also `score`, by which captions of an image are ordered; `times` of the frames of a film; and
+        `steered`, the words, from 1, whose maps are not the model's own, if there are any."""
         record: dict[str, Any] = {"caption": self.text, "score": self.score, "cut": self.cut}
         record |= {"times": self.times} if self.frames > 1 else {}
         record |= {"steered": [*self.steered]} if self.steered else {}
@@ -90,13 +90,13 @@ class CaptionResult(DecodedResult):
 
     @property
     def score(self) -> float | None:
-        """What captions of an image are ordered by, in nats: log p of all words and the end, of a beam divided by their
-        number to the power `length_power`. None if nothing was decoded."""
+        """The score by which captions of an image are ordered, in nats: log p of all words and the end; for a beam
+        divided by their number to the power `length_power`. None if nothing was decoded."""
         return self.described.score
 
     @property
     def steered(self) -> Sequence[int]:
-        """The numbers of the words, from 1, at which the model was made to look; see `Model.caption`."""
+        """The numbers of the words, from 1, at which the model was steered; see `Model.caption`."""
         return self.described.steered
 
     @property
@@ -107,17 +107,18 @@ class CaptionResult(DecodedResult):
         extent = self.extent.within(seen)
         return PageItem(self.title, picture, self.words, self.alpha, extent=extent, seen=seen, **options)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
-        write_item(path, self.page_item._replace(title=self.of_picture), **look)
+    def write_picture(self, path: Path, **view: Any) -> None:
+        write_item(path, self.page_item._replace(title=self.of_picture), **view)
 
 
 @dataclass(repr=False)
 class TranscriptResult(DecodedResult):
-    """A line with its transcript; `words` are the characters. A model that labels columns (CTC) has no `log_prob`."""
+    """A line with its transcript, whose `words` are the characters. A model that labels columns (CTC) has no
+    `log_prob`."""
 
     file: str
     strip: Strip
-    """With one item."""
+    """A strip with one item."""
 
     unit = "character"
 
@@ -146,7 +147,7 @@ class TranscriptResult(DecodedResult):
 
     @property
     def entropy(self) -> Float[Tensor, "T"] | None:
-        """Of the character after each glimpse, in nats: how undecided the model still was."""
+        """The entropy of the character after each glimpse, in nats: how undecided the model still was."""
         trace = self.glimpses
         if trace is None or trace.probabilities is None:
             return None
@@ -169,13 +170,13 @@ class TranscriptResult(DecodedResult):
         return PageItem(self.title, self.picture, self.words, self.alpha, log_prob=self.log_prob, extent=self.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["TranscriptResult"], **look: Any) -> None:
+    def write_together(cls, path: Path, results: Sequence["TranscriptResult"], **view: Any) -> None:
         items = [result.page_item for result in results]
-        write_page(path, items, title="Where each character looked", unit="character", **look)
+        write_page(path, items, title="Where each character looked", unit="character", **view)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["TranscriptResult"], **view: Any) -> Path:
         return write_transcripts([result.strip for result in results], folder)[0]
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         write_alignments(path, self.strip.picture, self.strip.items)

@@ -1,4 +1,5 @@
-"""Results that show themselves in a notebook, and are saved as a page, a picture, a figure for a paper, or arrays."""
+"""`Displayable`: results that a notebook shows, and that are saved as a page, a picture, a figure for a paper, or
+arrays."""
 
 import re
 from abc import ABC, abstractmethod
@@ -19,11 +20,11 @@ from vision_attn.viz.figures.paper import DPI, Paper, ending_of
 from vision_attn.viz.html import data_url, filled, write_html
 from vision_attn.viz.overlay.scale import light
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import picture_name
+from vision_attn.viz.panel_sheets import picture_name
 
 ORIGIN = "Maps of {}: {}. "
 HEIGHT = 640
-"""Height of a page in a notebook, in pixels."""
+"""The height of a page in a notebook, in pixels."""
 
 
 class Displayable(ABC):
@@ -40,23 +41,23 @@ class Displayable(ABC):
 
     @property
     def figure_options(self) -> Sequence[str]:
-        """The options of its figure, besides those that every figure has."""
+        """The options of the result's figure, besides those that every figure has."""
         return ()
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Return what JSON holds of the result; with `maps`, also the map of each word."""
+        """Return the result as JSON; with `maps`, also the map of each word."""
         return {}
 
     @abstractmethod
-    def write_page(self, path: Path, **look: Any) -> None:
+    def write_page(self, path: Path, **view: Any) -> None:
         """Write a self-contained HTML page."""
 
     @abstractmethod
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         """Write a PNG."""
 
-    def write_animation(self, path: Path, **look: Any) -> None:
-        """Write a GIF. Raises UserError for a result of which nothing moves."""
+    def write_animation(self, path: Path, **view: Any) -> None:
+        """Write a GIF. Raises UserError for a result in which nothing moves."""
         raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
@@ -69,20 +70,21 @@ class Displayable(ABC):
         raise UserError("these results have no figure together: draw one of each")
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What `save("look.npz")` writes, by its keys. Raises UserError for a result without arrays."""
+        """Return the arrays that `save("look.npz")` writes, by name. Raises UserError for a result without arrays."""
         raise UserError(f"{self!r} has no arrays to save as .npz: record() has its numbers")
 
     def figure(
         self, *, width: float | int = 6.5, dpi: int | None = None, dark: bool = False, title: str = "", **options: Any
     ) -> Any:
-        """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed and saved as any other:
-        its text stays text.
+        """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed and saved like any
+        other; its text stays text.
 
         width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
             where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
-        title: stands above all, in the place of a caption.
-        options: of results with maps: `words` (only these, in columns), `overlay` and `scale` (see `InteractiveResult`)
-            and `maps` (whether each map stands beside its overlay too; by default where there is room).
+        title: a title above the figure, instead of a caption.
+        options: for results with maps, `words` (only these, in columns), `overlay` and `scale` (see
+            `InteractiveResult`) and `maps` (whether each map also stands beside its overlay; by default if there is
+            room).
 
         Raises UserError for a result that has no figure, and for an option or a word that it does not have.
         """
@@ -93,11 +95,11 @@ class Displayable(ABC):
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or maps
-        and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for a result of which nothing
-        moves.
+        and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for an animation of a result in
+        which nothing moves.
 
-        options: of `figure`; a .png with a width, dpi, dark or title is the figure too. Pages, pictures and animations
-            of results with maps take `overlay` and `scale`: see `InteractiveResult`.
+        options: those of `figure`; a .png with a width, dpi, dark or title is the figure too. Pages, pictures and
+            animations of results with maps take `overlay` and `scale`: see `InteractiveResult`.
         """
         path = Path(path)
         ending = path.suffix.lower()
@@ -116,7 +118,7 @@ class Displayable(ABC):
             )
         known = set() if ending == ".npz" else {"overlay", "scale"}
         if unknown := options.keys() - known:
-            raise UserError(f"{path}: {', '.join(unknown)} is of figures, a .pdf, .svg or a .png with its width")
+            raise UserError(f"{path}: {', '.join(unknown)} applies to figures: .pdf, .svg, or .png with a width")
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[ending](path, **options)
         return path
@@ -136,7 +138,7 @@ class Displayable(ABC):
             np.savez_compressed(file, **arrays)
 
     def page(self) -> str:
-        """The HTML page."""
+        """Return the HTML page."""
         with scratch("page") as folder:
             self.write_page(folder / "page.html")
             return (folder / "page.html").read_text(encoding="utf-8")
@@ -153,8 +155,9 @@ class Displayable(ABC):
 class InteractiveResult(Said, Displayable):
     """A picture with words that can be pointed at. Several are displayed on one page.
 
-    What shows maps takes `overlay`, a view ("light", "color", "contours" or "cells": see `vision_attn.viz.overlay`),
-    and `scale`: whether it ends at the largest weight of each word ("own") or of all ("one").
+    Pages, pictures and figures of maps take `overlay`, a view ("light", "color", "contours" or "cells": see
+    `vision_attn.viz.overlay`), and `scale`: whether it ends at the largest weight of each word ("own") or of all
+    ("one").
     """
 
     model: str = ""
@@ -162,7 +165,7 @@ class InteractiveResult(Said, Displayable):
     way: str = ""
     """How its maps were made."""
     picture: Any
-    """What the model saw, a PIL image."""
+    """The picture that the model saw, a PIL image."""
 
     @property
     @abstractmethod
@@ -180,21 +183,22 @@ class InteractiveResult(Said, Displayable):
 
     @property
     def origin(self) -> str:
-        """Which model made the maps, and how, for the foot of a figure; empty where that is not known."""
+        """The model that made the maps and its method, for the foot of a figure; empty if unknown."""
         return ": ".join(filter(None, (self.model, self.way)))
 
     @property
     def of_picture(self) -> str:
-        """The title of its picture: the file and the model."""
+        """The title of the picture: the file and the model."""
         return " · ".join(filter(None, (self.title, self.model)))
 
     @property
     def column(self) -> tuple[str, str]:
-        """What tells this result from others of the same image in a figure."""
+        """The method and the model, which distinguish this result from others of the same image in a figure."""
         return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """With `words`, a row: the picture, and map and overlay of each of them; otherwise an overlay of every word."""
+        """Draw with `words` a row: the picture, and map and overlay of each of these; otherwise an overlay of every
+        word."""
         from vision_attn.viz.figures.maps import Options, caption_figure
 
         chosen = Options(**options)
@@ -204,9 +208,9 @@ class InteractiveResult(Said, Displayable):
 
     @classmethod
     def figure_together(cls, results: Sequence["InteractiveResult"], paper: Paper, **options: Any) -> Any:
-        """A row for each image, with its map and overlay for the words that are asked for, or for the word whose map is
-        sharpest. Results of the same image that differ in their method or model stand side by side. Raises UserError if
-        these are not the same for all images, or if there is nothing to draw."""
+        """Draw a row for each image, with map and overlay for the words that are asked for, or for the word whose map
+        is sharpest. Results of the same image that differ in their method or model stand side by side. Raises UserError
+        if these are not the same for all images, or if there is nothing to draw."""
         from vision_attn.viz.figures.maps import Options, rows_figure
 
         columns = list(dict.fromkeys(result.column for result in results))
@@ -223,9 +227,9 @@ class InteractiveResult(Said, Displayable):
         return rows_figure(items, titles, paper, Options(**options), labels=labels, origin=origin)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """`maps` (T, Y, X), of a film (T, F, Y, X): the weight of each region at each word; `extent` (4): the left,
-        top, right and bottom edge of the maps on the picture, from -1 to 1; `words` (T); `probabilities` (T), NaN where
-        they are unknown; `text` and `image`, its file (). Raises UserError for a model without maps."""
+        """Return `maps` (T, Y, X), for a film (T, F, Y, X), the weight of each region at each word; `extent` (4), the
+        left, top, right and bottom edges of the maps on the picture, from -1 to 1; `words` (T); `probabilities` (T),
+        NaN where they are unknown; `text` and `image`, its file (). Raises UserError for a model without maps."""
         if self.alpha is None:
             raise UserError(f"{self.title}: this model has no attention, so there are no maps to save")
         unknown = np.full(len(self.words), np.nan)
@@ -245,35 +249,35 @@ class InteractiveResult(Said, Displayable):
         return light(self.alpha, self.picture.height, self.picture.width, self.extent)
 
     @classmethod
-    def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **look: Any) -> None:
-        """Write one page of several. look: `overlay` and `scale`."""
-        write_page(path, [result.page_item for result in results], origin=origin_of(results), **look)
+    def write_together(cls, path: Path, results: Sequence["InteractiveResult"], **view: Any) -> None:
+        """Write one page of several results. view: `overlay` and `scale`."""
+        write_page(path, [result.page_item for result in results], origin=origin_of(results), **view)
 
     @classmethod
-    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"], **look: Any) -> Path:
+    def write_folder(cls, folder: Path, results: Sequence["InteractiveResult"], **view: Any) -> Path:
         """Write NUMBER-TITLE.png for each result, and index.html of all. Returns the path of the page."""
         page = folder / "index.html"
-        cls.write_together(page, results, **look)
+        cls.write_together(page, results, **view)
         for number, result in enumerate(progress(results, what="pictures", unit="image"), start=1):
-            result.write_picture(folder / picture_name(number, result.title), **look)
+            result.write_picture(folder / picture_name(number, result.title), **view)
         return page
 
-    def write_page(self, path: Path, **look: Any) -> None:
-        self.write_together(path, [self], **look)
+    def write_page(self, path: Path, **view: Any) -> None:
+        self.write_together(path, [self], **view)
 
     @abstractmethod
-    def write_picture(self, path: Path, **look: Any) -> None:
-        """Write a PNG. look: `overlay` and `scale`."""
+    def write_picture(self, path: Path, **view: Any) -> None:
+        """Write a PNG. view: `overlay` and `scale`."""
 
-    def show(self, **look: Any) -> Any:
+    def show(self, **view: Any) -> Any:
         """Return what a notebook displays, with another `overlay` or `scale` than by default."""
         with scratch("page") as folder:
-            self.write_page(folder / "page.html", **look)
+            self.write_page(folder / "page.html", **view)
             return Framed((folder / "page.html").read_text(encoding="utf-8"))
 
-    def write_animation(self, path: Path, **look: Any) -> None:
-        """A frame for each word. look: `overlay` and `scale`."""
-        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **look)
+    def write_animation(self, path: Path, **view: Any) -> None:
+        """Write an animation with a frame for each word. view: `overlay` and `scale`."""
+        write_caption_animation(path, self.page_item._replace(title=self.of_picture), **view)
 
     def __str__(self) -> str:
         return self.text
@@ -283,9 +287,9 @@ class InteractiveResult(Said, Displayable):
 
 
 def _different(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Of each column the parts that are not the same in all."""
-    parts = [part for part in zip(*columns, strict=True) if len({*part}) > 1]
-    return [[part[number] for part in parts] for number in range(len(columns))]
+    """Return the parts of each column that are not the same in all."""
+    parts = [words for words in zip(*columns, strict=True) if len({*words}) > 1]
+    return [[words[number] for words in parts] for number in range(len(columns))]
 
 
 class Framed:
@@ -299,7 +303,7 @@ class Framed:
 
 
 def origin_of(results: Sequence[InteractiveResult]) -> str:
-    """Which models made the maps of some results, and how; empty where that is not known."""
+    """Return the models that made the maps of some results and their methods; empty if unknown."""
     models, ways = (
         ", ".join(dict.fromkeys(text for result in results if (text := getattr(result, name))))
         for name in ("model", "way")

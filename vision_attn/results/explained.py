@@ -1,4 +1,4 @@
-"""A photograph with the words of a model that was looked into, and a map of each: a result."""
+"""`ExplanationResult`: the result of explaining a model's answer to a photograph, words with a map of each."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from vision_attn.explain.explanation import Explanation
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.results.displayable import InteractiveResult, origin_of
-from vision_attn.system.written import joined
+from vision_attn.system.word_spacing import joined
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.page import GUIDE, KEYS, PageItem, Unit, write_page
 from vision_attn.viz.page import P as P_OF_WORDS
@@ -47,11 +47,11 @@ class ExplanationResult(InteractiveResult):
 
     file: str
     picture: Image.Image
-    """The photograph, or its centre square: what the model saw, in its own shape."""
+    """The picture that the model saw, in its own shape: the photograph, or its centre square."""
     whole: Image.Image
-    """All of the photograph."""
+    """The whole photograph."""
     seen: Extent
-    """The part of it that the model saw."""
+    """The part of the whole photograph that the model saw."""
     kind: str
     """"classifier", "encoder", "matcher" or "captioner"."""
     described: Explanation
@@ -60,12 +60,12 @@ class ExplanationResult(InteractiveResult):
     model: str = ""
     """The name of the model."""
     random: bool = False
-    """Whether its weights are random."""
+    """Whether the weights of the model are random."""
 
     @property
     def layers(self) -> Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None:
-        """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) where they differ in size; None
-        where there is no map of them."""
+        """The attention of K heads in each of N layers; a list of layers (T, K, Y, X) if they differ in size; None if
+        they have no maps."""
         return self.described.layers
 
     @property
@@ -75,12 +75,12 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def likeliest(self) -> Sequence[tuple[str, float]]:
-        """Of a classifier: its five likeliest answers with their probabilities, best first."""
+        """The five likeliest answers of a classifier with their probabilities, best first; empty for other models."""
         return self.described.likeliest
 
     @property
     def way(self) -> str:
-        """The method, and the layer and the head."""
+        """The method, with the layer and the head."""
         return f"{self.method} of {self.part}" if self.part else self.method
 
     @property
@@ -89,7 +89,7 @@ class ExplanationResult(InteractiveResult):
 
     @property
     def text(self) -> str:
-        """What the model answered, in a line."""
+        """The answer of the model, in a line."""
         words, log_prob = self.words, self.log_prob
         if self.kind == "captioner":
             return joined(words)
@@ -112,22 +112,26 @@ class ExplanationResult(InteractiveResult):
         return PageItem(self.title, self.whole, self.words, self.alpha, **options)
 
     @classmethod
-    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **look: Any) -> None:
-        kind = items[0].kind
+    def write_together(cls, path: Path, items: Sequence["ExplanationResult"], **view: Any) -> None:
+        class_name = items[0].kind
         dials = any(item.layers is not None for item in items)
         origin = origin_of(items) + (RANDOM if any(item.random for item in items) else "")
-        told = P.get(kind, "") if any(item.log_prob is not None for item in items) else ""
-        guide = (GUIDES[kind] + KEYS if kind in GUIDES else GUIDE.format("word")) + told + (DIALS if dials else "")
-        told_as: dict[str, Any] = {"title": TITLES[kind], "guide": guide, "origin": origin}
-        write_page(path, [item.page_item for item in items], unit=UNITS.get(kind, "word"), **told_as, **look)
+        told = P.get(class_name, "") if any(item.log_prob is not None for item in items) else ""
+        guide = (
+            (GUIDES[class_name] + KEYS if class_name in GUIDES else GUIDE.format("word"))
+            + told
+            + (DIALS if dials else "")
+        )
+        told_as: dict[str, Any] = {"title": TITLES[class_name], "guide": guide, "origin": origin}
+        write_page(path, [item.page_item for item in items], unit=UNITS.get(class_name, "word"), **told_as, **view)
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         options: dict[str, Any] = {
             "title": f"{self.of_picture} · {self.way}",
             "log_prob": self.log_prob,
             "extent": self.extent.within(self.seen),
             "seen": self.seen,
-            **look,
+            **view,
         }
         if self.kind != "captioner":
             options["caption"] = " · ".join(self.words)

@@ -1,4 +1,4 @@
-"""Models that can be looked into: of other libraries, and runs of this package.
+"""`Explainer`: explain the answers of models of other libraries, and of runs of this package.
 
 `vision-attn look`, `vision_attn.load` and the web page all show their `ExplanationResult`.
 """
@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from vision_attn.contracts import Classifier, Fit
 from vision_attn.data.images.squares import encoder_input, seen_part
 from vision_attn.explain.explanation import Explanation, chosen
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.look import look
 from vision_attn.explain.recorded_answers import Method
 from vision_attn.geometry.extents import Extent
 from vision_attn.results.explained import ExplanationResult
 from vision_attn.results.images import SIDE, Picture, around, shown, whole
-from vision_attn.results.result_list import Images, ResultList, each
+from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import shipped
-from vision_attn.system.turns import DRAWING, Turn
+from vision_attn.system.locks import DRAWING, Turn
 from vision_attn.task import Source
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from vision_attn.results.faithfulness import MeasureResult
 
 See = Callable[..., Explanation]
-"""Finds out where a model looked in a photograph, with the options of `vision_attn.explain.look.look`."""
+"""A function that explains a model's answer to a photograph, with the options of `vision_attn.explain.look.look`."""
 
 
 class Explainer:
-    """A model that can be looked into: `look` shows where it looked for its answer, a text, or each of its words."""
+    """A model whose answers can be explained: `look` makes maps of its answer, a text, or each of its words."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Explainer:
         *,
         at_least: int = SIDE,
         fit: Fit = "centre",
-        model: Model | None = None,
+        model: OpenedModel | None = None,
         turn: Turn | None = None,
     ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
-        """Pixels on a side below which no photograph should be reduced when it is read."""
+        """The side, in pixels, below which no photograph should be reduced when it is read."""
         self._see, self._fit, self._model, self._turn = see, fit, model, turn or Turn()
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class Explainer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def choose_threads(self) -> None:
-        """As that of `Model`."""
+        """Choose the number of threads, like `Model.choose_threads`."""
         self._turn.try_threads(self.device)
 
     @overload
@@ -117,32 +117,33 @@ class Explainer:
         method: str = "auto",
         unreadable: list[str] | None = None,
     ) -> Any:
-        """Look into the model with the centre square of an image, or of each of several (as `Model` takes them).
+        """Explain with maps the model's answer to the centre square of an image, or of each of several (as `Model`
+        takes them).
 
-        text: what to match, the class to explain (by default the likeliest), or the beginning of the caption; one, or
-            several.
+        text: the text to match, the class to explain (by default the likeliest), or the beginning of the caption; one,
+            or several.
         layer, head: show the attention of this layer, and of this head (by default the mean of all).
         method: how the maps are made: "relevance", "rollout" or "grad-cam" (`explain.methods`), or "attention"; by
             default the one that fits the model.
         unreadable: takes the messages of images that cannot be read: see `Model`.
 
-        Returns a `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
+        Returns an `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
         list of them. Raises UserError for what the model does not have.
         """
         if method not in get_args(Method):
             raise UserError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
         texts = [text] if isinstance(text, str) else list(text or ())
-        part = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
+        layers = ", ".join(f"{name} {n}" for name, n in (("layer", layer), ("head", head)) if n is not None)
 
         def explained(file: str, picture: Image.Image) -> ExplanationResult:
             with self._turn, DRAWING if method == "smoothgrad" else nullcontext():
                 seen = self._see(picture, texts=texts, method=method, layer=layer, head=head)
             random = self._model is not None and self._model.random
             image, (photograph, extent) = shown(picture, self._fit), around(picture, self._fit)
-            return ExplanationResult(file, image, photograph, extent, self.kind, seen, part, self.name, random)
+            return ExplanationResult(file, image, photograph, extent, self.kind, seen, layers, self.name, random)
 
         read = partial(whole, at_least=self.at_least)
-        return each(images, read, lambda some: [explained(*one) for one in some], unreadable=unreadable)
+        return results_of(images, read, lambda some: [explained(*item) for item in some], unreadable=unreadable)
 
     def intervene(
         self,
@@ -154,10 +155,10 @@ class Explainer:
         layers: Sequence[int] | None = None,
         unreadable: list[str] | None = None,
     ) -> Any:
-        """The answer before and after attention to the patches in a box is taken away, or to all others (`only`).
+        """Answer with and without attention to the patches in a box (`without`), or to all others (`only`).
 
         without, only: (x0, y0, x1, y1) in [-1, 1] of the whole photograph. text, images, unreadable: as for `look`.
-        layers: those in which attention is changed; by default all.
+        layers: the layers in which attention is changed; by default all.
 
         Returns an `explain.intervention.Intervention` with `words`, `before` and `after`, their probabilities, or a
         list of them. Raises UserError for a model whose attention is not over patches, such as a convolutional one.
@@ -174,12 +175,12 @@ class Explainer:
         def answered(file: str, picture: Image.Image) -> "Intervention":
             _, seen = around(picture, self._fit)
             boxes = {name: box and Extent(*box).seen_from(seen) for name, box in (("without", without), ("only", only))}
-            part = seen_part(picture, self._fit)
+            square = seen_part(picture, self._fit)
             with self._turn:
-                return intervene(model, part, **boxes, texts=texts, layers=layers)._replace(file=file)
+                return intervene(model, square, **boxes, texts=texts, layers=layers)._replace(file=file)
 
         read = partial(whole, at_least=self.at_least)
-        return each(images, read, lambda some: [answered(*one) for one in some], unreadable=unreadable)
+        return results_of(images, read, lambda some: [answered(*item) for item in some], unreadable=unreadable)
 
     def measure(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> "MeasureResult":
         """Measure whether the maps of this model are faithful: see `vision_attn.results.faithfulness.measure`."""
@@ -190,8 +191,8 @@ class Explainer:
         return measure(subject, self.name, images, **options)
 
     def subject(self, texts: Sequence[str] = ()) -> Any:
-        """What is measured: see `vision_attn.explain.subjects`. Raises UserError for captioners."""
-        from vision_attn.explain.subjects import AnswerSubject
+        """Return the subject of `measure`: see `explain.explained_models`. Raises UserError for captioners."""
+        from vision_attn.explain.explained_models import AnswerSubject
 
         if self._model is None:
             raise UserError(f"{self.name} is a captioner: its maps are measured by `load(...).measure`")
@@ -201,15 +202,15 @@ class Explainer:
 
 
 def is_run_name(name: str | Path) -> bool:
-    """Whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
+    """Return whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
     path = Path(name)
     looks_like_one = path.is_absolute() or (len(path.parts) > 1 and ":" not in str(name))
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
 
 
-def explainer_of(model: Model, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
-    """Look into a model of another library. Captioners see whole photographs, others the centre square. turn: that of
-    the model, where others compute with it too."""
+def explainer_of(model: OpenedModel, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
+    """Return the explainer of a model of another library. Captioners see whole photographs, others the centre square.
+    turn: that of the model, if others compute with it too."""
     fit: Fit = "whole" if model.kind == "captioner" else "centre"
     model = model.on(device)
     return Explainer(name, model.kind, lambda picture, **options: look(model, seen_part(picture, fit), **options),
@@ -219,8 +220,8 @@ def explainer_of(model: Model, name: str, device: torch.device, turn: Turn | Non
 def explainer_of_run(
     task: Any, source: Source | None, name: str, device: torch.device, turn: Turn | None = None
 ) -> Explainer:
-    """Look into the run `name`, whose task is on `device`. turn: that of the model, where others compute with it too.
-    Raises UserError if it does not see whole photographs."""
+    """Return the explainer of the run `name`, whose task is on `device`. turn: that of the model, if others compute
+    with it too. Raises UserError if the run does not see whole photographs."""
     if isinstance(task, PretrainedCaptioning):
         return explainer_of(task.opened, name, device, turn)
     if isinstance(task, Captioning):
@@ -238,11 +239,11 @@ def explainer_of_run(
         return {"images": _pixels(picture, task.image_shape[1:]) / 255}
 
     names = tuple(getattr(source, "class_names", ()))
-    return explainer_of(Model(_Scores(task.model), "classifier", inputs, names), name, device, turn)
+    return explainer_of(OpenedModel(_Scores(task.model), "classifier", inputs, names), name, device, turn)
 
 
 def sees_photographs(task: Any) -> bool:
-    """Whether a task is a classifier that sees a whole photograph at once, not glimpses of it."""
+    """Return whether a task is a classifier that sees a whole photograph at once, not glimpses of it."""
     whole = isinstance(task, Classification) and type(task.model).view is Classifier.view
     return whole and task.image_shape[0] == 3 and 0 not in task.image_shape
 
@@ -260,7 +261,7 @@ class _Scores(nn.Module):
 
 
 def _pixels(picture: Image.Image, size: Sequence[int]) -> Tensor:
-    """A picture as a batch of one image, from 0 to 255."""
+    """Return a picture as a batch of one image, from 0 to 255."""
     resized = picture.convert("RGB").resize((size[1], size[0]))
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None]
 
@@ -275,7 +276,7 @@ def _described(
     layer: int | None,
     head: int | None,
 ) -> Explanation:
-    """The caption of one of our captioners, with its maps."""
+    """Return the caption of one of our captioners, with its maps."""
     if method != "auto" or layer is not None or texts:
         raise UserError("the maps of a captioner of this package are its attention: leave method, layer and text out")
     (caption,) = task.describe(encoder_input(picture, task.resolution, task.fit)[None].to(device))

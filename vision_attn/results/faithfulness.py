@@ -1,4 +1,4 @@
-"""How faithful a model's maps are, as a result: `measure` of a model and of a run."""
+"""`measure`: measure how faithful the maps of a model or a run are, and return a `MeasureResult`."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 from vision_attn.data.images.squares import seen_part
 from vision_attn.data.labelled.coco_boxes import Boxes
+from vision_attn.explain.explained_models import Subject
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.subjects import Subject
 from vision_attn.faithfulness.examples import Example
-from vision_attn.faithfulness.measurement import Given, Measurement, Settings
+from vision_attn.faithfulness.measurement import Given, Measurement, MeasureSettings
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
-from vision_attn.faithfulness.report import record
+from vision_attn.faithfulness.report import all_numbers
 from vision_attn.geometry.extents import Extent
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.images import Picture, held, is_one, name_of, whole
@@ -26,28 +26,28 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.overlay.views import VIEW, View, check_view
-from vision_attn.viz.sheet import save_picture
+from vision_attn.viz.panel_sheets import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
-"""The name of a method, or of several, or methods of your own by name; None: all that suit the model."""
+"""The name of a method, or of several, or your own methods by name; None for all that suit the model."""
 
 
 LOW, HIGH = 0.75, 1.5
-"""What an estimate of time is multiplied by, for a range."""
+"""The factors that turn an estimate of time into a range."""
 SLOW = 20
-"""Seconds of the first image from which on they are told at once."""
+"""The seconds of the first image from which on they are reported at once."""
 UNITS = ("h", 3600, 1), ("min", 60, 0), ("s", 1, 0)
-"""Of time, with their seconds and the decimals that are told."""
+"""The units of time, with their seconds and the decimals that are shown."""
 
 
 @dataclass(repr=False)
 class MeasureResult(Displayable):
-    """How faithful the methods of maps of a model are on some images."""
+    """The faithfulness of a model's maps, by several methods, on some images."""
 
     file: str
     """The name of the model."""
     numbers: dict[str, Any]
-    """All numbers: see `vision_attn.faithfulness.report.record`."""
+    """All numbers: see `vision_attn.faithfulness.report.all_numbers`."""
     examples: list[ExamplePicture]
     """The most and the least faithful answers, with their maps."""
 
@@ -59,7 +59,7 @@ class MeasureResult(Displayable):
 
     @property
     def text(self) -> str:
-        """Which methods to trust."""
+        """The verdict: which methods to trust."""
         return " ".join(self.numbers["verdict"])
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class MeasureResult(Displayable):
         return f"<{self.file}, {self.numbers['images']} images: {self.text}>"
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """The gain of each method with its interval, and the curves of deletion and insertion."""
+        """Draw the gain of each method with its interval, and the curves of deletion and insertion."""
         from vision_attn.viz.figures.charts import measured_figure
 
         return measured_figure(self.numbers, self.file, paper, **options)
@@ -102,18 +102,19 @@ def measure(
     total: int | None = None,
     **settings: Any,
 ) -> MeasureResult:
-    """Measure the maps of a model on an image, a list of images, or an iterator, of which nothing is kept.
+    """Measure the maps of a model on an image, a list of images, or an iterator, whose images are not kept.
 
-    methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own: from the
-        image that the model takes (C, Y, X), and the text of an answer, to a map; by default all that suit the model.
+    methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own, a
+        function from the image that the model takes (C, Y, X) and the text of an answer to a map; by default all that
+        suit the model.
     boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
     unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see
-        `faithfulness.measurement.Settings`.
+        `faithfulness.measurement.MeasureSettings`.
 
-    After an interruption (Ctrl-C) the result is of the images that were measured until then.
+    After an interruption (Ctrl-C) the result covers the images that were measured until then.
 
-    Raises UserError for methods and settings that there are not, or if nothing can be measured.
+    Raises UserError for unknown methods and settings, or if nothing can be measured.
     """
     several = [images] if is_one(images) else images
     total = len(several) if isinstance(several, Sequence) else total
@@ -122,13 +123,13 @@ def measure(
     timed = 0
     try:
         for file, picture in _pictures(several, unreadable):
-            part = seen_part(picture, subject.fit)
+            seen = seen_part(picture, subject.fit)
             if chosen is None:
-                chosen = Measurement(subject, _fitting(subject, part, methods), Settings(**settings))
+                chosen = Measurement(subject, _fitting(subject, seen, methods), MeasureSettings(**settings))
             start = perf_counter()
-            found = chosen.add(file, part, None if known is None else known.of(file, subject.fit))
-            timed += bool(found)
-            if found and total and total > 2 and timed <= 2:
+            answers = chosen.add(file, seen, None if known is None else known.of(file, subject.fit))
+            timed += bool(answers)
+            if answers and total and total > 2 and timed <= 2:
                 for line in _estimate(chosen, perf_counter() - start, total, first=timed == 1):
                     complain(line)
         if chosen is None:
@@ -136,23 +137,23 @@ def measure(
             raise UserError(f"nothing could be measured: {why}")
         chosen.finish()
     except KeyboardInterrupt:
-        if chosen is None or not any(found for _, found in chosen.each):
+        if chosen is None or not any(answers for _, answers in chosen.by_image):
             raise
         chosen.interrupt()
     result = result_of(chosen, name)
     if isinstance(known, Boxes) and result.numbers["uniform"] is None:
-        complain("no object of the file is of an answer to these images, so there is no pointing")
+        complain("no object in the file belongs to an answer to these images, so there is no pointing")
     return result
 
 
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
-    """The result of a measurement that is finished."""
-    pictures = [_pictured(one, measurement.subject.part) for one in measurement.examples.shown()]
-    return MeasureResult(name, record(measurement), pictures)
+    """Return the result of a finished measurement."""
+    pictures = [_pictured(example, measurement.subject.seen) for example in measurement.examples.shown()]
+    return MeasureResult(name, all_numbers(measurement), pictures)
 
 
 def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:
-    """The boxes of a file, or those that are known. Raises UserError if a file has none of the images, by name."""
+    """Read the boxes of a file, or return known boxes. Raises UserError if a file has none of the images, by name."""
     if not isinstance(boxes, str | Path):
         return boxes
     known = Boxes(boxes)
@@ -164,10 +165,10 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
     return known
 
 
-def _pictured(example: Example, part: Extent) -> ExamplePicture:
-    """An example with its maps on the picture, of which a model takes a part."""
-    maps = {name: (one.weights.clamp(min=0), one.extent.within(part)) for name, one in example.maps.items()}
-    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, part)
+def _pictured(example: Example, seen: Extent) -> ExamplePicture:
+    """Return an example with its maps on the picture, of which the model sees a part."""
+    maps = {name: (heatmap.weights.clamp(min=0), heatmap.extent.within(seen)) for name, heatmap in example.maps.items()}
+    return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, seen)
 
 
 def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
@@ -182,10 +183,10 @@ def _pictures(images: Any, unreadable: list[str] | None) -> Iterator[tuple[str, 
             unreadable.append(str(error))
 
 
-def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callable[..., Any] | None]:
-    """The methods to measure. Raises UserError for those that the model does not have."""
+def _fitting(subject: Subject, seen: Any, methods: Methods) -> dict[str, Callable[..., Any] | None]:
+    """Return the methods to measure. Raises UserError for methods that the model does not have."""
     with subject.turn:
-        known = subject.methods(subject.read(part))
+        known = subject.methods(subject.read(seen))
     if methods is None:
         missing = [method for method in known if method in EXTRA] if find_spec("captum") is None else []
         if missing:
@@ -204,9 +205,9 @@ def _fitting(subject: Subject, part: Any, methods: Methods) -> dict[str, Callabl
 
 
 def _estimate(measurement: Measurement, seconds: float, images: int, *, first: bool) -> list[str]:
-    """How long the measurement takes, from the seconds of an image; a range, since images differ in their answers, and
-    a machine in what else it does. The first image also pays for what is done once, so it only tells, if it took long,
-    that the others may as well."""
+    """Estimate the time of the measurement from the seconds of an image, as a range, since images differ in their
+    answers and the machine in its load. The first image also pays for work that is done once, so it only tells, if it
+    took long, that the others may too."""
     if first:
         more = measurement.settings.best or measurement.settings.sanity
         rest = ", and best orders and random weights more" if more else ""
@@ -224,11 +225,11 @@ def _estimate(measurement: Measurement, seconds: float, images: int, *, first: b
 
 
 def _unit(seconds: float) -> tuple[str, int, int]:
-    """Of `UNITS`, the largest of which a time is at least two."""
-    return next(one for one in UNITS if seconds >= 2 * one[1] or one is UNITS[-1])
+    """Return the largest of `UNITS` of which a time has at least two."""
+    return next(unit for unit in UNITS if seconds >= 2 * unit[1] or unit is UNITS[-1])
 
 
 def _time(seconds: float) -> str:
-    """A time in its unit: 0.4 s, 94 s, 3 min."""
+    """Format a time in its unit: 0.4 s, 94 s, 3 min."""
     unit, size, digits = _unit(seconds)
     return f"{seconds / size:.{digits or int(seconds < 10)}f} {unit}"

@@ -1,4 +1,4 @@
-"""Places that a user asks a model to look at, as the numbers that the model takes."""
+"""`glimpse_places`: turn the places that a user asks a classifier to look at into its input."""
 
 from collections.abc import Sequence
 from math import nan
@@ -16,12 +16,12 @@ SHAPES = {2: "a location (x, y)", 4: "a box (x0, y0, x1, y1)"}
 
 
 def glimpse_places(places: Sequence[Place], num_glimpses: int, numbers: int, name: str) -> Float[Tensor, "1 T P"]:
-    """The places of a model's `num_glimpses` glimpses, NaN where it chooses itself.
+    """Return the places of a model's `num_glimpses` glimpses, NaN where it chooses itself.
 
     numbers: how many describe a place, 2 or 4; 0 for a model that takes no glimpses.
 
-    Raises UserError, which calls the model `name`, if it takes no glimpses, or not as many or not of this kind, or if a
-    place is outside the image.
+    Raises UserError, which calls the model `name`, if it takes no glimpses, fewer glimpses, or another kind of place,
+    or if a place is outside the image.
     """
     if not numbers:
         raise UserError(f"{name} sees the whole image at once: it has no glimpses whose locations could be given")
@@ -34,7 +34,7 @@ def glimpse_places(places: Sequence[Place], num_glimpses: int, numbers: int, nam
         said = f"locations: glimpse {glimpse + 1} is {place!r}, but"
         if len(place) != numbers:
             raise UserError(f"{said} {name} takes {SHAPES[numbers]} for each glimpse, or None")
-        if not all(-1 <= number <= 1 for number in place):
+        if not all(-1 <= coordinate <= 1 for coordinate in place):
             raise UserError(f"{said} all numbers must lie in [-1, 1]: (-1, -1) is the top left corner of the image")
         if len(place) == 4 and not (place[0] < place[2] and place[1] < place[3]):
             raise UserError(f"{said} the left edge of a box must be before the right one, and the top above the bottom")

@@ -1,4 +1,4 @@
-"""Images as users of Python give them: files, pictures and arrays."""
+"""Read images as users of Python give them: files, pictures and arrays."""
 
 import inspect
 from collections.abc import Iterator
@@ -33,17 +33,17 @@ or floats in [0, 1]."""
 FILES = (str, Path, Encoded)
 
 SIDE = 672
-"""Pixels that a photograph keeps for pictures."""
+"""The largest side, in pixels, of a photograph in pictures."""
 
 
 def is_one(images: Any) -> bool:
-    """Whether this is one image, and not a list or an iterator of several. A file that is open is an iterator of its
-    lines as well, and bytes are a sequence of numbers."""
+    """Return whether this is one image, not a list or an iterator of several. (An open file is also an iterator of
+    lines, and bytes are a sequence of numbers.)"""
     return isinstance(images, Encoded | OpenFile) or not isinstance(images, list | tuple | Iterator)
 
 
 def name_of(image: Picture, number: int) -> str:
-    """The name of an image: that of its file as it was given, or "image 3" for the third of several."""
+    """Return the name of an image: that of its file as it was given, or "image 3" for the third of several."""
     if isinstance(image, FILES):
         return str(image)
     name = getattr(image, "name" if isinstance(image, OpenFile) else "filename", None)
@@ -51,7 +51,7 @@ def name_of(image: Picture, number: int) -> str:
 
 
 def held(image: Picture, name: str) -> Picture:
-    """Bytes, and a file that is open, which is read from its beginning, as a file in memory; others as they are. Raises
+    """Return bytes, or an open file, read from its beginning, as a file in memory; other images are unchanged. Raises
     UserError for a file that gives no bytes."""
     if isinstance(image, bytes | bytearray | memoryview):
         return Encoded(name, bytes(image))
@@ -73,8 +73,8 @@ def held(image: Picture, name: str) -> Picture:
 
 
 def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "3 S S"] | Image.Image:
-    """The encoder's input: a square, or the picture as it is where the model takes any size. Files are read as for
-    training. Raises UserError for what is no image."""
+    """Return the encoder's input: a square, or the unchanged picture if the model takes any size. Files are read as for
+    training. Raises UserError if it is no image."""
     if resolution is None:
         return whole(image, at_least=None)
     if isinstance(image, FILES):
@@ -83,20 +83,21 @@ def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "
 
 
 def pictured(image: Picture, fit: Fit) -> Image.Image:
-    """The part of an image that an encoder sees, for pictures: see `shown`. Raises UserError for what is no image."""
+    """Return the part of an image that an encoder sees, for pictures: see `shown`. Raises UserError if it is no
+    image."""
     return shown(whole(image), fit)
 
 
 def around(image: Picture, fit: Fit) -> tuple[Image.Image, Extent]:
-    """The whole of an image, for pictures, with at most `SIDE` pixels on a side, and the part that an encoder sees.
-    Raises UserError for what is no image."""
+    """Return the whole image, for pictures, with at most `SIDE` pixels on a side, and the part that an encoder sees.
+    Raises UserError if it is no image."""
     picture = whole(image)
     seen = seen_extent(*picture.size, fit)
     return shown(picture, "whole"), seen
 
 
 def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
-    """An image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises UserError for what is no
+    """Open an image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises UserError if it is no
     image."""
     if isinstance(image, FILES):
         return open_photograph(image, at_least=at_least)
@@ -110,14 +111,15 @@ def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
 
 
 def shown(picture: Image.Image, fit: Fit) -> Image.Image:
-    """The part of a picture that an encoder sees, in its own shape, with at most `SIDE` pixels on a side."""
-    part = seen_part(picture, fit)
-    part.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return part
+    """Return the part of a picture that an encoder sees, in its own shape, with at most `SIDE` pixels on a side."""
+    seen = seen_part(picture, fit)
+    seen.thumbnail((SIDE, SIDE), Image.Resampling.BICUBIC)
+    return seen
 
 
 def _pictured(array: np.ndarray | Tensor) -> Image.Image:
-    """A picture of an array (Y, X), (Y, X, 3) or (Y, X, 4), or of a tensor (C, Y, X). Raises UserError for others."""
+    """Turn an array (Y, X), (Y, X, 3) or (Y, X, 4), or a tensor (C, Y, X), into a picture. Raises UserError for
+    others."""
     shape = tuple(array.shape)
     if isinstance(array, Tensor):
         array = array.detach().cpu()

@@ -1,4 +1,5 @@
-"""A trained run, opened: what the Python API, the commands and the page ask of it."""
+"""`Model`: an opened run, which captions, classifies, transcribes, draws and answers for the API, the commands and the
+page."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,14 +9,14 @@ import numpy as np
 import torch
 
 from vision_attn.decode import Strategy
-from vision_attn.results.answering import Answers
-from vision_attn.results.captioned import Asked, captioned
+from vision_attn.results.answering import AnswersQuestions
+from vision_attn.results.captioned import CaptionRequest, captioned
 from vision_attn.results.decoded import CaptionResult, TranscriptResult
 from vision_attn.results.glimpse_places import Place, glimpse_places
 from vision_attn.results.images import FILES, Picture, whole
-from vision_attn.results.result_list import Images, ResultList, each
+from vision_attn.results.result_list import Images, ResultList, results_of
 from vision_attn.system.errors import UserError
-from vision_attn.system.turns import Turn
+from vision_attn.system.locks import Turn
 from vision_attn.task import Source
 from vision_attn.tasks.steering import Attend, Wanted
 
@@ -31,16 +32,16 @@ UNABLE = {
     "draw": "draws no images",
     "answer": "answers no questions",
 }
-"""What is said of a task without this verb."""
+"""The message for a task without this verb."""
 
 
-class Model(Answers):
-    """A trained run. Which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works: its task says.
+class Model(AnswersQuestions):
+    """A trained run. Its task decides which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works.
 
-    Images are a file (its name, its bytes, or open), a PIL image or an array, whose result is returned; a list of
-    them, for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. Of a
-    list and of an iterator, images that cannot be read raise UserError, or, with a list as `unreadable`, are left out,
-    and their messages are appended to it. The `file` of a result says which image it is of.
+    Images are a file (its name, its bytes, or an open file), a PIL image or an array, for one result; a list of them,
+    for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. In a list or
+    an iterator, images that cannot be read raise UserError or, with a list as `unreadable`, are left out, and their
+    messages are appended to it. The `file` of a result names its image.
 
     Threads may share it: images are read at the same time, and the model answers one call after the other.
     """
@@ -48,7 +49,7 @@ class Model(Answers):
     task: Any
     """A `Captioning`, `PretrainedCaptioning`, `Transcription`, `Classification`, `Generation` or `Answering`."""
     source: Any
-    """The `Source` of its data; None of a captioner of transformers."""
+    """The `Source` of its data; None for a captioner of transformers."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Model(Answers):
     ) -> None:
         self.task, self.config, self.device, self.source, self.name = task, config, device, source, name
         self.turn = Turn()
-        """Held while the model computes."""
+        """A lock that is held while the model computes."""
 
     def __repr__(self) -> str:
         return f"<vision_attn model: {type(self.task).__name__}, {type(self.task.model).__name__}, on {self.device}>"
@@ -71,9 +72,9 @@ class Model(Answers):
         return int(self.config.get("run", {}).get("seed", 0))
 
     def choose_threads(self) -> None:
-        """On a CPU, let the first calls find out whether the model is faster in one of torch's threads or in all of
-        them, and the others use it. During each call this sets the number of threads of the whole process, so only
-        programs whose threads compute nothing else may ask for it, as the commands do."""
+        """On a CPU, time the first calls with one of torch's threads and with all, and use the faster setting
+        afterwards. During each call this sets the number of threads of the whole process, so only programs whose
+        threads compute nothing else may ask for it, as the commands do."""
         self.turn.try_threads(self.device)
 
     @overload
@@ -176,9 +177,9 @@ class Model(Answers):
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
         (one map per word), or a list of them.
 
-        captions: return a list of this number of captions of each image, best first. strategy: "best" of one beam, the
+        captions: return a list of this number of captions for each image, best first. strategy: "best" of one beam, the
             best of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
-        placed: whether `extent` tells where maps lie on the image; measured once, which takes as long as encoding 16 to
+        placed: whether `extent` says where maps lie on the image; measured once, which takes as long as encoding 16 to
             48 images.
         attend: where to look for words instead, such as {3: (0.3, -0.2)}. Words count from 1, the end included; a key
             is a number or (first, last). A place is a point (x, y), spread over its four nearest regions, a box (x0,
@@ -186,16 +187,16 @@ class Model(Answers):
             or a box may end with a frame, from 1, and a mask is (F, Y, X). A mask of the shape of the maps (`alpha[t]`)
             is one of them; in (K, Y, X), as `described.heads[t]`, each attention head has its own, or keeps it where
             that is all 0. strength: how much of the map is that place, from 0 to 1; the rest is the model's own map.
-        settings: of decoding, for this call alone: beams, max_words, min_words, no_repeat, length_power, diversity,
-            temperature, top_p, and for captioners of transformers prompt. What they mean: docs/captioning.md.
+        settings: settings of decoding for this call only: beams, max_words, min_words, no_repeat, length_power,
+            diversity, temperature, top_p, and for captioners of transformers prompt. docs/captioning.md describes them.
         """
         self.check("caption")
         if captions is None and strategy == "diverse":
             raise UserError("captions that differ are several: give their number as captions")
         if seed is not None and strategy != "sampled":
-            raise UserError(f'a seed is of sampled captions: give strategy="sampled", not {strategy!r}')
+            raise UserError(f'a seed applies to sampled captions: give strategy="sampled", not {strategy!r}')
         wanted = None if attend is None else Wanted(attend, strength, self.task.decoding.changed(**settings).max_words)
-        asked = Asked(captions, strategy, seed, placed, wanted, settings)
+        asked = CaptionRequest(captions, strategy, seed, placed, wanted, settings)
         return captioned(self, images, asked, unreadable)
 
     @overload
@@ -209,14 +210,14 @@ class Model(Answers):
         self, images: Iterator[Picture], text: str | Sequence[str] | None = ..., **options: Any
     ) -> "Iterator[ExplanationResult]": ...
     def look(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """Where a captioner, or a classifier of whole photographs, looked: see `Explainer.look`."""
+        """Explain a captioner, or a classifier of whole photographs, with maps: see `Explainer.look`."""
         from vision_attn.results.explainer import explainer_of_run
 
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
         return explainer.look(images, text, **options)
 
     def intervene(self, images: Images, text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """The answer of a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
+        """Answer with a classifier of whole photographs without attention to a box: see `Explainer.intervene`."""
         from vision_attn.results.explainer import explainer_of_run
 
         explainer = explainer_of_run(self.task, self.source, self.name, self.device, self.turn)
@@ -232,8 +233,8 @@ class Model(Answers):
     ) -> "MeasureResult":
         """Measure whether this run's maps are faithful: see `vision_attn.results.faithfulness.measure`.
 
-        images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
-        text: the class to explain, of a classifier that sees whole images.
+        images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known. text:
+        the class to explain, for a classifier that sees whole images.
         """
         from vision_attn.faithfulness.own_images import OwnImages
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
@@ -306,7 +307,7 @@ class Model(Answers):
             num_glimpses = self.task.model.num_glimpses * self.task.decoding.max_words
             given = glimpse_places(locations, num_glimpses, 2 if num_glimpses else 0, self.name).to(self.device)
         kept = placed or given is not None
-        return each(
+        return results_of(
             images,
             lambda image: ink(whole(image, at_least=None), resolution, max_width),
             lambda some: [
@@ -351,10 +352,10 @@ class Model(Answers):
         locations: Sequence[Place] | None = None,
         unreadable: list[str] | None = None,
     ) -> Any:
-        """Classify an image, or each of several: a model that takes glimpses sees an image of any size as it is, others
+        """Classify an image, or each of several. A model that takes glimpses sees an image of any size as it is; others
         see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
-        `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations`
-        (T, 2), or a list of them. What is sampled depends on the seed of the run alone, and not on other images.
+        `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations` (T,
+        2), or a list of them. Samples depend only on the seed of the run, not on other images.
 
         invert: swap black and white.
         locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
@@ -379,28 +380,28 @@ class Model(Answers):
 
         def answer(file: str, pixels: Any) -> Any:
             seen = self.task.seen(Inverted(pixels) if invert else pixels)
-            (found,) = self.task.answer(seen, self.seed, given)
-            view = found.view and type(found.view)(*(part[0].cpu() for part in found.view))
-            where = None if found.glance.locations is None else found.glance.locations[0, 0].cpu()
-            after = found.glance.log_prob[0].exp().mean(dim=0).cpu()
+            (classified,) = self.task.answer(seen, self.seed, given)
+            view = classified.view and type(classified.view)(*(tensor[0].cpu() for tensor in classified.view))
+            where = None if classified.glance.locations is None else classified.glance.locations[0, 0].cpu()
+            after = classified.glance.log_prob[0].exp().mean(dim=0).cpu()
             return ClassificationResult(file, seen, after, where, view, self.task.class_names)
 
         model = self.task.model
         given = None
         if locations is not None:
             given = glimpse_places(locations, model.num_glimpses, model.place_numbers, self.name).to(self.device)
-        return each(
+        return results_of(
             images,
             read,
-            lambda some: [answer(*one) for one in some],
+            lambda some: [answer(*item) for item in some],
             unreadable=unreadable,
             within=lambda: self.turn,
         )
 
     @torch.no_grad()
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
-        """Draw new images. `steps`: time steps, by default as trained. Returns a `DrawnImages` with `images` (N, C, Y,
-        X)."""
+        """Draw new images. Returns a `DrawnImages` with `images` (N, C, Y, X). steps: the number of time steps, by
+        default as in training."""
         self.check("draw")
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles
@@ -410,7 +411,7 @@ class Model(Answers):
             return DrawnImages(pictures(drawing.canvases).cpu(), rectangles(self.task.model.write, drawing.writes))
 
     def check(self, verb: str) -> None:
-        """Raise UserError unless this is what the task does."""
+        """Raise UserError unless the task has this verb."""
         if (can := self.task.verb) != verb:
             hint = f": use {can}(), or on the command line vision-attn {can}" if can else ""
             raise UserError(f"{self.name} holds a {self.task.kind}, which {UNABLE[verb]}{hint}")

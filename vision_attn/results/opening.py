@@ -1,4 +1,4 @@
-"""Models by name: runs of this package, here or on the hub, and captioners of transformers."""
+"""`open_model`: open a run of this package, here or on the hub, or a captioner of transformers, by its name."""
 
 import logging
 import time
@@ -11,8 +11,8 @@ from vision_attn.fast import accelerate
 from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_pretrained
+from vision_attn.system.locks import DRAWING, LOADING
 from vision_attn.system.machine import torch_device
-from vision_attn.system.turns import DRAWING, LOADING
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 def open_model(
     name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Model:
-    """Open a run, or a captioner of transformers (`results.pretrained`). `overrides` of its config, such as
-    "--task.max_words=12". Raises UserError saying what is missing."""
+    """Open a run, or a captioner of transformers (`results.pretrained`). Raises UserError saying what is missing.
+    overrides: options for the config, such as "--task.max_words=12"."""
     if is_pretrained(name):
         from vision_attn.results.pretrained import open_pretrained
 
@@ -36,7 +36,7 @@ def open_model(
     task.to(target)
     if config.get("run", {}).get("fast", True):
         accelerate(task)
-    weights = sum(one.numel() for one in task.parameters())
+    weights = sum(parameter.numel() for parameter in task.parameters())
     log.debug("opened %s: %s, %s weights, on %s, in %.2f s", folder, task.kind, f"{weights:,}", target,
               time.perf_counter() - began)  # fmt: skip
     return Model(task, config, target, source, str(name))

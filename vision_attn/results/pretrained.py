@@ -1,4 +1,4 @@
-"""Models of other libraries, opened: captioners of transformers as a `Model`, others to be looked into."""
+"""Open models of other libraries: captioners of transformers as a `Model`, others as an `Explainer`."""
 
 import inspect
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from vision_attn.configuration.config import options_of
 from vision_attn.configuration.parts import built, plain
-from vision_attn.configuration.reader import Reader, located
+from vision_attn.configuration.reader import ConfigReader, located
 from vision_attn.configuration.trust import Names, as_packages
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
@@ -16,16 +16,16 @@ from vision_attn.explain.libraries.opening import open_model
 from vision_attn.results.explainer import Explainer, explainer_of
 from vision_attn.results.model import Model
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import DRAWING, LOADING
 from vision_attn.system.machine import torch_device
-from vision_attn.system.turns import DRAWING, LOADING
 from vision_attn.task import Source
-from vision_attn.tasks.pretrained import PretrainedCaptioning, Settings
+from vision_attn.tasks.pretrained import PretrainedCaptioning, PretrainedSettings
 
 DATA = {"class_path": "vision_attn.data.photographs.captions.Captions"}
 
 
-def experiment(*, task: Settings, data: Source) -> None:
-    """The keys of a captioner of transformers: its signature is their schema."""
+def experiment(*, task: PretrainedSettings, data: Source) -> None:
+    """Declare the keys of a captioner of transformers: the signature is their schema."""
 
 
 def open_pretrained(
@@ -40,9 +40,10 @@ def open_pretrained(
     """Open a model of another library: see `vision_attn.explain.libraries.opening.open_model`.
 
     trust: packages whose code the model may use; "transformers": the code of its repository.
-    overrides: for captioners of transformers, keys of `Settings`, such as "--task.prompt=a photo of", and the data for
-        their evaluation, such as "--data.images=FOLDER": photographs with captions, unless `--data` names a class.
-    settings: keys of `Settings` too.
+    overrides: for captioners of transformers, keys of `PretrainedSettings`, such as "--task.prompt=a photo of", and the
+        data for their evaluation, such as "--data.images=FOLDER": photographs with captions, unless `--data` names a
+        class.
+    settings: further keys of `PretrainedSettings`.
 
     Raises UserError, which says what to install, name or correct.
     """
@@ -56,7 +57,7 @@ def open_pretrained(
     with LOADING, DRAWING:  # constructors draw weights, which those of the file replace
         model = open_model(name, weights=weights, trust=trusted, dtype=task.dtype, device_map=task.device_map)
     if model.kind != "captioner":
-        if task != Settings():
+        if task != PretrainedSettings():
             raise UserError(f"{name} is no captioner, so it has no settings of one")
         return explainer_of(model, name, target)
     captioner = PretrainedCaptioning(model.on(target), task, source)
@@ -64,15 +65,15 @@ def open_pretrained(
     return Model(captioner.eval(), config, target, source, name)
 
 
-def _read(name: str, overrides: Sequence[str]) -> tuple[Settings, Source | None, dict[str, Any]]:
-    """The settings, the source of data if it is named, and the config."""
+def _read(name: str, overrides: Sequence[str]) -> tuple[PretrainedSettings, Source | None, dict[str, Any]]:
+    """Return the settings, the source of data if it is named, and the config."""
     options = options_of(overrides)
     wanted, written = dict(inspect.signature(experiment).parameters), {"task": {}, "data": DATA}
     if not any(option.path[0] == "data" for option in options):
         del wanted["data"], written["data"]
     with located(Path(name), options):
-        found = Reader(Names()).all(wanted, written, "", options)
-    source = built(found["data"]) if "data" in found else None
+        parts = ConfigReader(Names()).all(wanted, written, "", options)
+    source = built(parts["data"]) if "data" in parts else None
     if isinstance(source, Captions) and not source.vocabulary_file:
         source.vocabulary = Vocabulary(())  # the model has its own
-    return built(found["task"]), source, {name: plain(part) for name, part in found.items()}
+    return built(parts["task"]), source, {name: plain(value) for name, value in parts.items()}

@@ -1,4 +1,4 @@
-"""The results of several images: `each` makes them, `ResultList` displays them together."""
+"""The results of several images: `results_of` makes them, `ResultList` displays them together."""
 
 import logging
 import time
@@ -19,10 +19,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.glimpses import grid
-from vision_attn.viz.sheet import save_picture
+from vision_attn.viz.panel_sheets import save_picture
 
 BATCH = 16
-"""Photographs that are encoded and captioned together."""
+"""The number of photographs that are encoded and captioned together."""
 
 Images = Picture | Sequence[Picture] | Iterator[Picture]
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class ResultList(Displayable, list[Result]):
-    """The results of a list of images. Displayed on one page."""
+    """The results of a list of images, displayed on one page."""
 
     @overload
     def __getitem__(self, which: SupportsIndex) -> Result: ...
@@ -45,23 +45,23 @@ class ResultList(Displayable, list[Result]):
     def figure_options(self) -> Sequence[str]:
         return self[0].figure_options if self else ()
 
-    def write_page(self, path: Path, **look: Any) -> None:
+    def write_page(self, path: Path, **view: Any) -> None:
         items: list[Any] = [item for item in self if isinstance(item, InteractiveResult | AnswerResult)]
         if len(items) == len(self):
-            (type(items[0]) if items else InteractiveResult).write_together(path, items, **look)
+            (type(items[0]) if items else InteractiveResult).write_together(path, items, **view)
             return
         with scratch("page") as folder:
             self.write_picture(folder / "picture.png")
             write_embedded(path, f"{len(self)} images", folder / "picture.png")
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """A row for each result. Raises UserError for results of different kinds."""
+        """Draw a row for each result. Raises UserError for results of different kinds."""
         results: list[Displayable] = []
         for item in self:
             results += item if isinstance(item, ResultList) else [item]
         if not results:
             raise UserError("there is no result to draw")
-        if any(type(one) is not type(results[0]) for one in results):
+        if any(type(result) is not type(results[0]) for result in results):
             raise UserError("these results are of different kinds: draw a figure of each")
         return type(results[0]).figure_together(results, paper, **options)
 
@@ -71,18 +71,18 @@ class ResultList(Displayable, list[Result]):
     def _repr_png_(self) -> bytes | None:
         return None if not self or any(isinstance(item, StoryAnswer) for item in self) else super()._repr_png_()
 
-    def write_picture(self, path: Path, **look: Any) -> None:
+    def write_picture(self, path: Path, **view: Any) -> None:
         if not self:
             raise UserError(f"{path}: there is no result to draw")
         with scratch("pictures") as folder:
             drawn = []
             for number, item in enumerate(self):
-                item.write_picture(folder / f"{number}.png", **look)
+                item.write_picture(folder / f"{number}.png", **view)
                 drawn.append(Image.open(folder / f"{number}.png").convert("RGB"))
             save_picture(path, grid(drawn, 1))
 
 
-def each(
+def results_of(
     images: Any,
     read: Callable[[Picture], Any],
     answer: Callable[[Sequence[tuple[str, Any]]], list[Any]],
@@ -91,20 +91,20 @@ def each(
     size: int = 1,
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Any:
-    """The result of an image; a `ResultList` of a list of images; of an iterator an iterator, which holds few at a
-    time.
+    """Return the result of an image, a `ResultList` for a list of images, or an iterator for an iterator of images,
+    which holds few at a time.
 
     images: `Images`, one or several.
-    read: reads an image. answer: from the names of `size` images, and what was read of each, to their results.
-        Several images are read ahead by threads if `size` is above 1.
-    unreadable: of several images, those that cannot be read are left out, and their messages are appended to it.
-        Without it, UserError is raised. within: makes a context for each call of `answer`.
+    read: a function that reads an image. answer: a function from (name, read image) of `size` images to their results.
+        Threads read several images ahead if `size` is above 1.
+    unreadable: collects the messages of images, among several, that cannot be read and are left out. Without it,
+        UserError is raised. within: makes a context for each call of `answer`.
     """
     if is_one(images):
         name = name_of(images, 1)
-        one = name, read(held(images, name))
+        item = name, read(held(images, name))
         with within():
-            return answer([one])[0]
+            return answer([item])[0]
 
     def attempt(numbered: tuple[int, Picture]) -> tuple[str, Any] | UserError:
         name = name_of(numbered[1], numbered[0])
@@ -120,20 +120,20 @@ def each(
         while some := list(islice(readable, size)):
             began = time.perf_counter()
             with within():  # not while the caller has the results, who may ask the model something else
-                found = answer(some)
+                answered = answer(some)
             log.debug(
                 "%s answered in %.2f s, from %s on", plural(len(some), "image"), time.perf_counter() - began, some[0][0]
             )
-            yield from found
+            yield from answered
 
     return results() if isinstance(images, Iterator) else ResultList(results())
 
 
-def _readable(found: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
-    for one in found:
-        if not isinstance(one, UserError):
-            yield one
+def _readable(items: Iterator[Any], unreadable: list[str] | None) -> Iterator[tuple[str, Any]]:
+    for item in items:
+        if not isinstance(item, UserError):
+            yield item
         elif unreadable is None:
-            raise one
+            raise item
         else:
-            unreadable.append(str(one))
+            unreadable.append(str(item))

@@ -1,4 +1,4 @@
-"""What a model said, word by word, as all results give it."""
+"""`Said`: the words of a model with their probabilities and maps, as all results give them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ class Said:
     """Words with their probabilities and maps."""
 
     described: Any
-    """What the model said: it has `words`, `log_prob`, `alpha` and `extent`."""
+    """The decoded words, with `words`, `log_prob`, `alpha` and `extent`."""
 
     @property
     def words(self) -> Sequence[str]:

@@ -1,1 +1,1 @@
-"""What the package asks of the operating system: files, the terminal, the machine."""
+"""The operating system: files, the terminal, memory, threads, the machine."""

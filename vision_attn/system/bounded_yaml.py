@@ -31,7 +31,10 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, where: Path | str) -> Any:
-    """As `read_yaml`, of a text; `where` is its source in messages."""
+    """Parse a text as `read_yaml` does.
+
+    where: the source of the text in messages.
+    """
     try:
         loader = _Loader(text)
         try:
@@ -53,7 +56,7 @@ def parse_yaml(text: str, where: Path | str) -> Any:
 
 
 def flat(node: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The settings of a nested config by their dotted keys, without class_path and init_args."""
+    """Return the settings of a nested config by their dotted keys, without class_path and init_args."""
     if not isinstance(node, dict):
         return {".".join(path): node}
     leaves: dict[str, Any] = {}
@@ -81,7 +84,7 @@ def _short(reason: object) -> str:
 
 
 class _Excess(Exception):
-    """A node that exceeds a bound or is not allowed."""
+    """Raised for a node that exceeds a bound or is not allowed."""
 
     def __init__(self, node: Any, said: str) -> None:
         super().__init__(said)
@@ -111,16 +114,19 @@ class _Size(NamedTuple):
 
 
 def _check(node: Any, sizes: dict[int, _Size | None]) -> _Size:
-    """The size of a node with all aliases expanded, of which `sizes` holds those that are known. Raises `_Excess`. An
-    alias follows its anchor, so recursion is at most `DEPTH`."""
+    """Return the size of a node with all aliases expanded. Raises `_Excess`. An alias follows its anchor, so recursion
+    is at most `DEPTH`.
+
+    sizes: the sizes that are known already, by the id of the node; None for nodes in progress.
+    """
     if id(node) in sizes:
         if (size := sizes[id(node)]) is None:
             raise _Excess(node, "contains itself")
         return size
     sizes[id(node)] = None
-    parts, own = [], 0
+    children, own = [], 0
     if isinstance(node, yaml.MappingNode):
-        parts = [part for pair in node.value for part in pair]
+        children = [child for pair in node.value for child in pair]
         keys = set[str]()
         for key, _ in node.value:
             _check_key(key)
@@ -128,15 +134,15 @@ def _check(node: Any, sizes: dict[int, _Size | None]) -> _Size:
                 raise _Excess(key, f"the key {_short(key.value)} occurs twice")
             keys.add(key.value)
     elif isinstance(node, yaml.SequenceNode):
-        parts = node.value
+        children = node.value
     elif node is not None:
         _check_value(node)
         own = len(node.value)
-    below = [_check(part, sizes) for part in parts]
+    below = [_check(child, sizes) for child in children]
     size = _Size(
-        1 + sum(part.nodes for part in below),
-        own + sum(part.characters for part in below),
-        1 + max((part.depth for part in below), default=0),
+        1 + sum(child.nodes for child in below),
+        own + sum(child.characters for child in below),
+        1 + max((child.depth for child in below), default=0),
     )
     if size.nodes > NODES or size.depth > DEPTH or size.characters > BYTES:
         raise _excess(node, size.nodes, size.depth)

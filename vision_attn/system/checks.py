@@ -27,7 +27,9 @@ def require(name: str, tensor: Tensor, shape: str, kind: str | None = None, hint
     """Raise UserError unless `tensor` has the `shape`, such as "B L D", and the `kind`: "uint8", "float" or
     "integer".
 
-    `sizes` fixes the sizes of some letters; a number in `shape` is that size. `hint` is appended to the message.
+    shape: letters, and numbers for sizes that are fixed.
+    hint: is appended to the message.
+    sizes: the sizes of some letters.
     """
     letters = shape.split()
     fits = tensor.dim() == len(letters) and (kind is None or tensor.dtype in KINDS[kind])

@@ -18,11 +18,11 @@ from typing import Any
 from tqdm import tqdm
 
 SECONDS = 30.0
-"""Between two lines of progress if standard error is not a terminal."""
+"""Seconds between two lines of progress if standard error is not a terminal."""
 _quiet = False
 """Whether `complain` prints errors alone, and no progress is shown: set by `log_to_terminal`."""
 _logging = False
-"""Within `log_lines`: whether lines of `say` are of a log, not results."""
+"""Whether lines of `say` belong to a log, and are not results: set within `log_lines`."""
 
 
 def progress(
@@ -33,18 +33,18 @@ def progress(
     If that is not a terminal (a pipe, a log file), it prints a line every 30 seconds instead; with --quiet, none.
     """
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
-    kind = tqdm
+    bar = tqdm
     if _quiet or sys.stderr is None:  # closed by the parent process
         options = {"disable": True}
     elif not sys.stderr.isatty():
-        kind, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
-    return kind(
+        bar, options = _Lines, {"mininterval": SECONDS, "maxinterval": SECONDS, "ncols": 100}
+    return bar(
         items, desc=printable(what), unit=unit, unit_scale=False, total=total, initial=initial, leave=False, **options
     )  # fmt: skip
 
 
 def leave_out(bar: tqdm, seconds: float) -> None:
-    """Leave out the latest `seconds` of the time from which `bar` estimates what is left."""
+    """Leave out the latest `seconds` of the time from which `bar` estimates the remaining time."""
     if not bar.disable:
         bar.start_t += seconds
         bar.last_print_t += seconds
@@ -76,17 +76,17 @@ def log_lines() -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether --quiet was given."""
+    """Return whether --quiet was given."""
     return _quiet
 
 
 def unit_of(metric: str) -> str:
-    """The unit that follows a metric: "%" for errors, which all tasks give in percent."""
+    """Return the unit that follows a metric: "%" for errors, which all tasks give in percent."""
     return "%" if metric == "error" or metric.startswith("error_") else ""
 
 
 def signed(value: float) -> str:
-    """A number with its sign and three decimals, or with two digits if it is smaller than these show."""
+    """Return a number with its sign and three decimals, or with two digits if it is too small for three decimals."""
     return f"{value:+.3f}" if not value or abs(value) >= 0.0005 else f"{value:+.1e}"
 
 
@@ -98,7 +98,7 @@ def complain(text: str, by: str = "vision-attn", *, error: bool = False) -> None
 
 
 _unread: dict[Any, BrokenPipeError] | None = None
-"""Within `to_the_end`: the streams whose reader has gone."""
+"""The streams whose reader has gone, within `to_the_end`; None outside of it."""
 
 
 def _write(line: str, stream: Any) -> None:
@@ -118,7 +118,7 @@ def _write(line: str, stream: Any) -> None:
 
 
 def discard(stream: Any) -> None:
-    """Redirect a stream without a reader to the null device, for what is in its buffer and for what follows."""
+    """Redirect a stream without a reader, its buffer included, to the null device."""
     with suppress(OSError, ValueError):  # a stream of a notebook or a test may have no file
         null = os.open(os.devnull, os.O_WRONLY)
         try:
@@ -157,17 +157,17 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """The first of many names, and how many more there are."""
+    """Return the first of many names, and how many more there are."""
     return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def plural(number: int, noun: str) -> str:
-    """A number of things: "1 image", "2,000 images"."""
+    """Return a number of things in words: "1 image", "2,000 images"."""
     return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def bytes_of(number: int | float) -> str:
-    """A number of bytes with a unit in which it is not 0: "12.3 kB"."""
+    """Return a number of bytes in a suitable unit: "12.3 kB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":
             break
@@ -176,20 +176,21 @@ def bytes_of(number: int | float) -> str:
 
 
 def with_article(noun: str) -> str:
-    """ "a tuple", "an int"."""
+    """Return a noun with its article: "a tuple", "an int"."""
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, in one line of at most 300 characters; its type if it says nothing."""
+    """Return the message of an error in one line of at most 300 characters; its type if it has no message."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def log_to_terminal(*, quiet: bool = False, verbose: bool = False) -> None:
-    """Print `logging` messages with `complain`, of other libraries warnings alone and under their names, unless logging
-    is configured already. What Pillow says of damaged files is left out, for our errors name those.
+    """Print `logging` messages with `complain`, unless logging is configured already. Other libraries print only
+    warnings, under their names. Pillow's messages about damaged files are left out, since our errors name the files.
 
-    quiet: errors alone, also of `complain`, and no progress. verbose: also messages of this package for debugging.
+    quiet: print errors alone, also with `complain`, and no progress.
+    verbose: also print this package's messages for debugging.
     """
     global _quiet
     _quiet = quiet
@@ -223,8 +224,8 @@ _HARMFUL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udc
 characters."""
 
 
-def _escaped(found: re.Match) -> str:
-    character = found[0]
+def _escaped(match: re.Match) -> str:
+    character = match[0]
     if "\udc80" <= character < "\udd00":
         return f"\\x{ord(character) - 0xDC00:02x}"
     return ascii(character)[1:-1]  # unlike .encode("unicode_escape"), imports nothing, so needs no file descriptor
@@ -245,4 +246,4 @@ class _Lines(tqdm):
                 self.fp.flush()
 
     def clear(self, nolock: bool = False) -> None:
-        """Nothing to clear: lines stay."""
+        """Clear nothing: lines stay."""

@@ -23,12 +23,12 @@ from vision_attn.system.inputs import check_replaced, is_read, reads
 
 WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
-"""Bytes of a file name to keep in the name of its temporary file. File systems allow 255 in total."""
+"""The most bytes of a file name that its temporary file's name keeps. File systems allow 255 in total."""
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
 _EVALUATED = re.compile(r"_(train|val|test)\.jsonl?$")
-"""Files beside weights that `eval` writes."""
+"""The names of files that `eval` writes next to weights."""
 _swept: set[Path] = set()
 
 
@@ -40,8 +40,8 @@ def ours() -> Path:
 
 
 def shipped(path: str | Path) -> Path:
-    """Return `path` if it exists, or else what comes with the project under this name, such as `weights/photographs`.
-    Returns `path` itself if neither exists."""
+    """Return `path` if it exists, or else the file or folder of this name that comes with the project, such as
+    `weights/photographs`. Returns `path` itself if neither exists."""
     path = Path(path)
     theirs = ours() / path
     if os.path.exists(path) or not os.path.exists(theirs):  # Path.exists raises for names that are too long
@@ -50,7 +50,7 @@ def shipped(path: str | Path) -> Path:
 
 
 def find_best(folder: Path) -> Path:
-    """The folder with the weights: `folder`/best of a run, or `folder` itself. Raises UserError for neither."""
+    """Return the folder with the weights: `folder`/best of a run, or `folder` itself. Raises UserError for neither."""
     for candidate in (folder / "best", folder):
         if (candidate / "model.safetensors").is_file() and (candidate / "config.yaml").is_file():
             if not is_utf8(str(candidate)):
@@ -91,8 +91,8 @@ def find(path: str | Path) -> Path:
 
 
 def meant(missing: Path, root: Path) -> str:
-    """For a message: the file that the path of a missing one may mean, one of nearly the same name, or one of this name
-    in `root`; empty if there is none."""
+    """Return a hint for a message: the file that the path of a missing file may mean. It has nearly the same name, or
+    the same name in `root`. Empty if there is none."""
     with suppress(OSError):
         for name in os.listdir(missing.parent):
             if _alike(name) == _alike(missing.name):
@@ -126,9 +126,9 @@ def contents(path: str | Path) -> bytes:
 
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
-    """Parse the JSON in the file `path`. With `lines`, JSON lines (one value per line) are accepted too, and returned
-    as the list of their values. Raises UserError naming the file if it is not JSON, is nested too deeply, or gives a
-    key of an object twice, of which one value would be lost."""
+    """Parse the JSON in the file `path`. Raises UserError naming the file if it is not JSON, is nested too deeply, or
+    gives a key of an object twice, so that a value would be lost. lines: accept JSON lines (one value per line) too,
+    and return the list of their values."""
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -147,8 +147,8 @@ def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
 
 
 def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
-    """The values of JSON lines before the first line that is none, and its number, counted from 1; 0 if all are. Raises
-    UserError naming the file and the line for a key that an object has twice."""
+    """Return the values of JSON lines before the first line that is no JSON, and the number of that line, counted from
+    1; 0 if all are JSON. Raises UserError naming the file and the line for a key that an object has twice."""
     values = []
     for number, line in enumerate(text.split("\n"), start=1):
         try:
@@ -161,19 +161,19 @@ def _json_lines(path: str | Path, text: str) -> tuple[list[Any], int]:
 
 
 class _Twice(UserError):
-    """An object of JSON has the same key twice."""
+    """Raised if an object of JSON has the same key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         (key, times), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise _Twice(f"the key {brief(key)} occurs {times} times in an object: write each key once")
-    return found
+    return unique
 
 
 def finite(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers by name as JSON has them: None for NaN and infinities."""
+    """Replace NaN and infinities by None, because JSON has neither."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
@@ -190,7 +190,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
 
     Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises UserError
-    if the running command reads `path`, unless what is written is the same.
+    if the running command reads `path`, unless the new content is the same.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,12 +255,12 @@ def sweep(folder: Path, *, again: bool = False) -> None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, a quota or the size of a file is used up: space would help."""
+    """Return whether an error says that a disk, a quota or the size of a file is used up: space would help."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def way_on(error: BaseException, then: str = "run the same command again") -> str:
-    """For the end of a message: what to do on a full disk; empty where space would not help."""
+    """Return the end of a message that says what to do on a full disk; empty where space would not help."""
     return f"; free some space, then {then}" * is_full(error)
 
 
@@ -274,20 +274,20 @@ def sha256(path: Path) -> str:
 
 
 def digest(content: Any) -> str:
-    """Compute the SHA-256 of `content` in JSON, whatever the order of its keys."""
+    """Compute the SHA-256 of `content` in JSON. It does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def shortened(name: str, most: int = LONGEST_NAME, *, unique: bool = False) -> str:
-    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: names that are cut end in a checksum,
-    of 9 more bytes."""
+    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: whether a name that is cut ends in a
+    checksum, of 9 more bytes."""
     if len(os.fsencode(name)) <= most:
         return name
     return os.fsencode(name)[:most].decode(errors="ignore") + f".{zlib.crc32(os.fsencode(name)):08x}" * unique
 
 
 def is_temporary(name: str) -> bool:
-    """Whether `name` is a temporary one of `replacing` or `scratch`, of any process and machine."""
+    """Return whether `name` is a temporary name of `replacing` or `scratch`, of any process and machine."""
     return _LEFT_OVER.fullmatch(name) is not None
 
 
@@ -309,10 +309,10 @@ def _alive(process: int) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a name is text in UTF-8: names of files may hold any bytes."""
+    """Return whether a name is text in UTF-8. Names of files may hold any bytes."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_pretrained(name: str | Path) -> bool:
-    """Whether `name` is that of a model of transformers: "transformers:NAME-or-folder"."""
+    """Return whether `name` is that of a model of transformers: "transformers:NAME-or-folder"."""
     return str(name).startswith("transformers:")

@@ -12,7 +12,8 @@ FILES = {
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""Of a control group, as of a container, by version: its limit, what it uses, and what of that can be reclaimed."""
+"""The files of a control group, such as a container, by version: its limit, the memory that it uses, and the part of it
+that can be reclaimed."""
 
 
 def available() -> int | None:
@@ -28,7 +29,7 @@ def resident() -> int:
 
 
 def restart_peak() -> None:
-    """Let `peak` count from now on, where the system can."""
+    """Let `peak` count from now on, if the system can."""
     with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")
 
@@ -39,9 +40,9 @@ def peak() -> int:
 
 
 def _of_machine() -> int | None:
-    """What programs may still take; without /proc half of the memory of the machine."""
-    if (found := _field(MEMINFO, "MemAvailable")) is not None:
-        return found
+    """Return the bytes that programs may still take; without /proc half of the memory of the machine."""
+    if (free := _field(MEMINFO, "MemAvailable")) is not None:
+        return free
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, OSError, ValueError):  # Windows has none of it
@@ -49,14 +50,14 @@ def _of_machine() -> int | None:
 
 
 def _of_groups() -> Iterator[int]:
-    """What the control groups of this process leave, each with those that contain it."""
+    """Yield the bytes that each control group of this process may still take, and each group that contains one."""
     lines = _text(PROCESS / "cgroup").splitlines()
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         if controllers and "memory" not in controllers.split(","):
             continue
         root, names = (GROUPS / "memory", FILES[1]) if controllers else (GROUPS, FILES[2])
         own = root / path.lstrip("/")
-        for folder in (own, *(each for each in own.parents if each.is_relative_to(root))):
+        for folder in (own, *(parent for parent in own.parents if parent.is_relative_to(root))):
             most, used, cached = (folder / names[0], folder / names[1], names[2])
             if _text(most).strip().isdigit() and _text(used).strip().isdigit():
                 kept = (line.split() for line in _text(folder / "memory.stat").splitlines())
@@ -65,9 +66,9 @@ def _of_groups() -> Iterator[int]:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The bytes in a line such as `VmRSS: 12 kB`."""
-    found = (line.split() for line in _text(path).splitlines())
-    return next((int(words[1]) * 1024 for words in found if words and words[0] == f"{name}:"), None)
+    """Return the bytes in a line such as `VmRSS: 12 kB`."""
+    lines = (line.split() for line in _text(path).splitlines())
+    return next((int(words[1]) * 1024 for words in lines if words and words[0] == f"{name}:"), None)
 
 
 def _text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The Hugging Face Hub, from which libraries fetch the models that they name, and whether it can be reached."""
+"""Whether the Hugging Face Hub, from which libraries fetch models, can be reached; otherwise they use their cache."""
 
 import os
 import socket
@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 WAIT = 3.0
-"""Seconds for a connection to the hub."""
+"""Seconds to wait for a connection to the hub."""
 
 
 @contextmanager
 def hub_or_cache(needed: bool = True) -> Iterator[None]:
-    """Within, libraries that need the hub take models from their cache alone if it cannot be reached. They would ask it
-    several times for each of several files, with pauses, for a minute."""
+    """Within this context, libraries that need the hub take models from their cache alone if it cannot be reached.
+    Otherwise they would ask it several times for each of several files, with pauses, for a minute."""
     if not needed:
         yield
         return
@@ -29,8 +29,8 @@ def hub_or_cache(needed: bool = True) -> Iterator[None]:
 
 
 def is_missing(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that a file is not in the hub's cache and could not be fetched
-    without a network."""
+    """Return whether an error, or one that led to it, says that a file is not in the hub's cache and could not be
+    fetched without a network."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
     while error is not None:

@@ -1,7 +1,7 @@
-"""What the running command reads and writes: no output may replace an input or another output.
+"""The files that the running command reads and writes: no output may replace an input or another output.
 
-Within `inputs_kept`, everything that reads a file which the user named calls `reads`, and every output whose name is
-known before the work calls `writes`; `check_replaced` is asked before any file is replaced. `keeps` notes files of
+Within `inputs_kept`, code that reads a file named by the user calls `reads`, and code that knows the name of an output
+before the work calls `writes`. `check_replaced` is called before any file is replaced, and `keeps` notes files of
 others. Files are compared by identity: links and other spellings of a name are the same file. Outside of `inputs_kept`,
 such as in a notebook, nothing is checked.
 """
@@ -17,11 +17,11 @@ from vision_attn.system.errors import UserError
 PICTURES = (".png", ".gif")
 """Endings of the pictures that the package draws."""
 WRITER = "vision_attn"
-"""What these pictures, and pages, say that wrote them."""
+"""The name of the program in these pictures, and in pages."""
 
 
 class _Command:
-    """The files of one command."""
+    """The files that one command reads, writes and keeps, by their identity."""
 
     def __init__(self) -> None:
         self.inputs: dict[object, str] = {}
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def inputs_kept() -> Iterator[None]:
-    """Within this context, which is one command, what `reads` has named is not replaced."""
+    """Within this context, which is one command, no file that `reads` has noted is replaced."""
     global _command
     before, _command = _command, _Command()
     try:
@@ -57,7 +57,7 @@ def reads(path: str | Path) -> None:
 
 
 def reads_all(folder: str | Path) -> None:
-    """Note the files of a folder, not those of its subfolders."""
+    """Note that the files of a folder are read, but not those of its subfolders."""
     if _command is not None and os.path.isdir(folder):
         for entry in os.scandir(folder):
             if entry.is_file():
@@ -65,7 +65,7 @@ def reads_all(folder: str | Path) -> None:
 
 
 def is_read(path: str | Path) -> bool:
-    """Whether `reads` named an existing file."""
+    """Return whether `reads` has noted an existing file."""
     return _command is not None and os.path.exists(path) and _identity(path) in _command.inputs
 
 
@@ -86,9 +86,11 @@ def writes(path: str | Path, option: str) -> None:
 
 
 def check_replaced(path: str | Path, option: str | None = None) -> None:
-    """Raise UserError if what is at `path` is an input, or a folder that holds one, or a picture in a folder of
-    input, or what `keeps` noted: it is about to be replaced. option: what named the place; it may not be the output of
-    another option."""
+    """Raise UserError if a file or folder that is about to be replaced is an input, holds an input, is a picture in a
+    folder of inputs, or was noted by `keeps`.
+
+    option: the option that named `path`, which may not be the output of another option.
+    """
     if _command is None:
         return
     if not option:
@@ -111,7 +113,7 @@ def check_replaced(path: str | Path, option: str | None = None) -> None:
 
 
 def _identity(path: str | Path) -> object:
-    """The same for two names of a file; of one that does not exist, its place."""
+    """Return a key that is equal for two names of a file. The key of a file that does not exist is its path."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What this machine is."""
+"""Properties of this machine: its cores, its processor, and the device of torch that "auto" stands for."""
 
 import os
 import platform
@@ -10,11 +10,12 @@ from vision_attn.system.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""The limit of a control group (version 2), as of a container: microseconds of processor time, and in how many."""
+"""The file with the limit of a control group (version 2), such as a container: microseconds of processor time, and the
+period in microseconds."""
 
 
 def cores() -> int:
-    """How many processor cores this process may use: by its affinity, and by the limit of its control group."""
+    """Return how many processor cores this process may use, by its affinity and by the limit of its control group."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = (QUOTA.read_text() if QUOTA.is_file() else "max").partition(" ")
     return allowed if quota.strip() == "max" else max(1, min(allowed, int(quota) // int(period)))
@@ -22,20 +23,20 @@ def cores() -> int:
 
 @cache
 def processor() -> str:
-    """The name of the processor, as far as the system knows it."""
+    """Return the name of the processor, as far as the system knows it."""
     return _field("model name") or platform.processor() or platform.machine()
 
 
 @cache
 def is_intel() -> bool:
-    """Whether the processor is Intel's."""
+    """Return whether the processor is Intel's."""
     return "GenuineIntel" in (_field("vendor_id") or platform.processor())
 
 
 @cache
 def multiplies_bf16() -> bool:
-    """Whether the processor multiplies matrices of bfloat16 by oneDNN. Where it does not, such as without AVX-512,
-    products take 6 times as long as in float32, and more."""
+    """Return whether oneDNN multiplies matrices of bfloat16 on this processor. Where it does not, such as without
+    AVX-512, products take at least 6 times as long as in float32."""
     import torch
 
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
@@ -43,7 +44,7 @@ def multiplies_bf16() -> bool:
 
 
 def best_device() -> str:
-    """The device that `auto` stands for: cuda, mps (Apple's GPUs) or cpu."""
+    """Return the device that `auto` stands for: cuda, mps (Apple's GPUs) or cpu."""
     import torch
 
     if torch.cuda.is_available():
@@ -64,6 +65,6 @@ def torch_device(name: str) -> Any:
 
 
 def _field(name: str) -> str:
-    """The first value of a field in /proc/cpuinfo; empty where there is none."""
+    """Return the first value of a field in /proc/cpuinfo; empty where there is none."""
     lines = CPUINFO.read_text(errors="replace").splitlines() if CPUINFO.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "")

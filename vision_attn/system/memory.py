@@ -1,5 +1,5 @@
-"""The memory of this process: what the C library keeps of freed blocks, when Python collects garbage, and what to say
-when there is too little."""
+"""The memory of this process: its limits, errors that say it is short, freed blocks that the C library keeps, and when
+Python collects garbage."""
 
 import atexit
 import ctypes
@@ -18,7 +18,7 @@ from vision_attn.system.console import bytes_of, reason_of
 MEMINFO = Path("/proc/meminfo")
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 GROUP = ((_V2 / "memory.max", _V2 / "memory.current"), (_V1 / "memory.limit_in_bytes", _V1 / "memory.usage_in_bytes"))
-"""The limit of a control group, as of a container, and what its processes use."""
+"""The files with the limit of a control group, such as a container, and with the memory that its processes use."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 2**30
 ENOUGH = 2**33
@@ -28,11 +28,12 @@ _SIGNS = (
     "status_alloc_failed", "failed to map segment",
 )  # fmt: skip
 _SIGNS_UNDER_A_LIMIT = ("could not create a primitive", "can't start new thread", "shared object file")
-"""What libraries say where memory is short. The others have further causes, and count where memory is limited."""
+"""Texts in errors of libraries where memory is short. Those of `_SIGNS_UNDER_A_LIMIT` may have other causes, and count
+only where memory is limited."""
 
 
 def limit() -> int | None:
-    """The bytes of address space that this process may have (`ulimit -v`); None for no limit."""
+    """Return the bytes of address space that this process may have (`ulimit -v`); None for no limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -42,25 +43,25 @@ def limit() -> int | None:
 
 
 def available() -> int:
-    """The bytes of memory that this process may take without others losing theirs: what the system says is free, within
-    the limits of its control group and of its address space, divided among the processes of a run on this machine. 0
-    where the system does not say it."""
-    found = []
+    """Return the bytes of memory that this process may take without others losing theirs: the free memory within the
+    limits of its control group and of its address space, divided among the processes of a run on this machine. 0 if the
+    system does not tell."""
+    bounds = []
     with suppress(OSError, ValueError, IndexError, StopIteration):
         lines = MEMINFO.read_text().splitlines()
-        found.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+        bounds.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
     for most, used in GROUP:
         with suppress(OSError, ValueError):  # no limit is a word in version 2, and a huge number in version 1
-            found.append(int(most.read_text()) - int(used.read_text()))
-    if not found:
+            bounds.append(int(most.read_text()) - int(used.read_text()))
+    if not bounds:
         return 0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(0, min(*found, limit() or sys.maxsize)) // processes
+    return max(0, min(*bounds, limit() or sys.maxsize)) // processes
 
 
 def check_address_space() -> None:
     """Raise MemoryError if this process may have too little memory to import PyTorch, which would end it with a message
-    of C++. Another process tries it where the limit is low."""
+    of C++. If the limit is low, a child process tries the import."""
     if (bytes_ := limit()) is None or bytes_ >= ENOUGH or "torch" in sys.modules:
         return
     if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
@@ -68,7 +69,7 @@ def check_address_space() -> None:
 
 
 def is_short_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that memory is short."""
+    """Return whether an error, or one that led to it, says that memory is short."""
     signs = _SIGNS if limit() is None else _SIGNS + _SIGNS_UNDER_A_LIMIT
     while error is not None:
         text = str(error).lower()
@@ -83,9 +84,9 @@ def is_short_of_memory(error: BaseException | None) -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """What an error that says that memory is short says of it, without the advice of its library, and with bytes in a
-    unit in which they can be read."""
-    if any(_of_an_import(each) for each in (error, error.__cause__) if each is not None):
+    """Return the reason in an error that says that memory is short, without the advice of its library, and with bytes
+    in a readable unit."""
+    if any(_of_an_import(cause) for cause in (error, error.__cause__) if cause is not None):
         return "a library could not be loaded"
     asked = re.search(r"tried to allocate ([\d.,]*\d) (\w+)", str(error), re.IGNORECASE)
     if asked is None:
@@ -95,7 +96,7 @@ def shortage(error: BaseException) -> str:
 
 
 def _of_an_import(error: BaseException) -> bool:
-    """Whether an error is one of importing a module or of loading a library."""
+    """Return whether an error is one of importing a module or of loading a library."""
     frames = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
     return (
         isinstance(error, ImportError)
@@ -105,7 +106,7 @@ def _of_an_import(error: BaseException) -> bool:
 
 
 def way_out() -> str:
-    """What to do where memory is short."""
+    """Say what to do where memory is short."""
     if (bytes_ := limit()) is not None:
         return f"this process may have {bytes_ / 1e9:.1f} GB: raise the limit (ulimit -v)"
     return "close other programs or, where a command has batches, use smaller ones, e.g. with --data.batch_size"
@@ -132,15 +133,15 @@ def return_freed_memory() -> None:
 
 
 def _in_c_library(name: str):
-    """A function of the C library, or None where there is none of this name."""
+    """Return the function of the C library with this name, or None if there is none."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Within this context, the garbage collector does not run; later, it leaves out what was made here.
+    """Within this context, the garbage collector does not run; later, it leaves out the objects made here.
 
-    For imports: those of torch make a million objects that all stay, and looking through them again and again takes a
+    This is for imports: torch's make a million objects that all stay, and looking through them again and again takes a
     fifth of the time.
     """
     running = gc.isenabled()

@@ -1,15 +1,15 @@
-"""The splits of a data set."""
+"""The names of the splits of a data set: train, val and test, and other words for them."""
 
 from typing import Any
 
 PURPOSES = {"train": "training", "val": "validation", "test": "testing"}
-"""What each split of a data set is for."""
+"""The purpose of each split of a data set."""
 
 SPLITS = tuple(PURPOSES)
 """The names of the splits."""
 
 UNSPLIT = ("restval", "unused")
-"""Words that captions of photographs have in place of a split: "restval" is for training too, "unused" for nothing."""
+"""Words that files of captions have in place of a split: "restval" is for training too, "unused" for nothing."""
 
 
 OTHERS = {
@@ -19,7 +19,7 @@ OTHERS = {
 
 
 def split_named(name: Any) -> Any:
-    """The split that a word names, in any case; "validation" is val. Other values are returned as they are."""
+    """Return the split that a word names, in any case; "validation" is val. Other values are returned as they are."""
     if not isinstance(name, str):
         return name
     word = name.strip().lower()

@@ -1,6 +1,6 @@
-"""Whether work on a CPU is faster in one of torch's threads or in all: a trial on the work itself.
+"""A trial whether work on a CPU is faster in one of torch's threads or in all, on the work itself.
 
-Torch's threads wait for each other by spinning. On idle cores all of them are faster than one; where other programs use
+Torch's threads wait for each other by spinning. On idle cores all of them are faster than one. Where other programs use
 the cores, most of the time passes in waiting for a thread that is not running, and one thread is many times faster. No
 setting is right for both, so the first pieces of work are done in one thread and in all, in turn.
 
@@ -21,15 +21,15 @@ from vision_attn.system.console import plural
 from vision_attn.system.machine import cores
 
 VARIABLES = "OMP_NUM_THREADS", "MKL_NUM_THREADS"
-"""Environment variables by which a user, or torchrun, has chosen."""
+"""Environment variables by which a user, or torchrun, has chosen the number of threads."""
 MOST = 20
-"""Pieces of work in a trial."""
+"""The most pieces of work in a trial."""
 ENOUGH = 3
-"""Times of each number of threads that decide if they do not overlap."""
+"""The number of times measured for each number of threads that decide if they do not overlap."""
 LONG, CLEAR = 0.5, 3.0
 """A pair of pieces decides if one took more than LONG seconds, and CLEAR times as long as the other."""
 GAIN = 1.05
-"""How many times as fast all threads must be: one thread suffers less where the machine gets busy later."""
+"""How many times as fast all threads must be: one thread suffers less if the machine gets busy later."""
 
 
 class Piece(NamedTuple):
@@ -44,18 +44,20 @@ class ThreadTrial:
     """Times pieces of work in one thread and in all, in turn, and then keeps what was faster.
 
     Within `with trial:` torch has `trial.threads`; afterwards its number is as before. Each such block is a piece of
-    work; of nested ones, the innermost. The order is 1 N N 1 1 N N 1 ..., so that a change of what else the machine
-    does affects both alike. The first two pieces, which compile and start threads, only warm up. Pieces are compared
-    with others of the same `kind`, such as the shapes of a batch, and by their medians.
+    work; of nested blocks, only the innermost is one. The order is 1 N N 1 1 N N 1 ..., so that a change in the load of
+    the machine affects both alike. The first two pieces, which compile and start threads, only warm up. Pieces are
+    compared with others of the same `kind`, such as the shapes of a batch, by their medians.
     """
 
     def __init__(self, numbers: Sequence[int], *, clock: Callable[[], float] = time.perf_counter) -> None:
-        """numbers: of threads to choose from, two of them; or one, which is chosen at once."""
+        """
+        numbers: the two numbers of threads to choose from; or a single one, which is chosen at once.
+        """
         self.one, self.all = min(numbers), max(numbers)
         self.chosen = self.one if self.one == self.all else None
         self.pieces: list[Piece] = []
         self.kind: Hashable = None
-        """What the piece of work in progress may be compared with; to be set within its block."""
+        """The kind of the piece of work in progress, to be set within its block. Pieces of one kind are compared."""
         self._clock, self._began = clock, 0.0
         self._before: list[int] = []
         self._inner = False
@@ -82,7 +84,7 @@ class ThreadTrial:
         self._inner = True
 
     def add(self, seconds: float, kind: Hashable = None) -> None:
-        """Note that the next piece of work took `seconds`, and choose as soon as the times say enough."""
+        """Note that the next piece of work took `seconds`, and choose as soon as the times decide."""
         if self.chosen is None:
             self.pieces.append(Piece(self.threads, seconds, kind))
             if len(self.pieces) % 2 == 0:
@@ -91,40 +93,43 @@ class ThreadTrial:
     def _choice(self) -> int | None:
         if (clear := self._clear()) is not None:
             return clear
-        one, all_ = self._relative()
+        single, every = self._relative()
         ended = len(self.pieces) >= MOST
-        if ended and not one:  # no two pieces of the same kind
-            one, all_ = self._relative(alike=True)
-        apart = min(len(one), len(all_)) >= ENOUGH and (max(one) < min(all_) or max(all_) < min(one))
+        if ended and not single:  # no two pieces of the same kind
+            single, every = self._relative(alike=True)
+        apart = min(len(single), len(every)) >= ENOUGH and (max(single) < min(every) or max(every) < min(single))
         if not ended and not apart:
             return None
-        return self.all if median(all_) * GAIN < median(one) else self.one
+        return self.all if median(every) * GAIN < median(single) else self.one
 
     def _clear(self) -> int | None:
-        """What the latest pair says by itself. The first piece of all, in one thread, may have compiled."""
+        """Return the number of threads that the latest pair of pieces decides for by itself, or None. The first piece
+        of all, in one thread, may have compiled."""
         pair = self.pieces[-2:]
         faster, slower = sorted(pair, key=lambda piece: piece.seconds)
         told = slower.seconds > max(LONG, CLEAR * faster.seconds) and pair[0].kind == pair[1].kind
         return faster.threads if told and (len(self.pieces) > 2 or faster.threads == self.one) else None
 
     def _relative(self, *, alike: bool = False) -> tuple[list[float], list[float]]:
-        """The times in one thread and in all, relative to those of their kind, of the kinds that have both. alike:
-        whether all pieces count as of one kind."""
+        """Return the times in one thread and in all, relative to the medians of their kind, for kinds with both.
+
+        alike: whether all pieces count as of one kind.
+        """
         kinds: dict[Hashable, tuple[list[float], list[float]]] = {}
         for piece in self.pieces[2:]:
             kinds.setdefault(None if alike else piece.kind, ([], []))[piece.threads == self.all].append(piece.seconds)
-        found: tuple[list[float], list[float]] = [], []
+        relative: tuple[list[float], list[float]] = [], []
         for both in kinds.values():
             if all(both):
                 scale = sum(map(median, both)) or 1.0
-                for times, relative in zip(both, found, strict=True):
-                    relative += [seconds / scale for seconds in times]
-        return found
+                for times, scaled in zip(both, relative, strict=True):
+                    scaled += [seconds / scale for seconds in times]
+        return relative
 
     @property
     def excess(self) -> float:
-        """By how many seconds the latest piece took longer than the faster of both numbers of threads usually does."""
-        usual = [one for one in (self._usual(self.one), self._usual(self.all)) if one is not None]
+        """How many seconds longer the latest piece took than is usual for the faster number of threads."""
+        usual = [seconds for seconds in (self._usual(self.one), self._usual(self.all)) if seconds is not None]
         return max(0.0, self.pieces[-1].seconds - min(usual)) if usual else 0.0
 
     def _usual(self, threads: int) -> float | None:
@@ -132,7 +137,7 @@ class ThreadTrial:
         return median(times[1:] or times) if times else None
 
     def described(self, piece: str) -> str:
-        """What was chosen and why: "2 threads: a step took 0.1 s, and 0.13 s in 1 thread"."""
+        """Say which number was chosen and why: "2 threads: a step took 0.1 s, and 0.13 s in 1 thread"."""
         assert self.chosen is not None
         other = self.one + self.all - self.chosen
         times = f"a {piece} took {self._usual(self.chosen):.2g} s, and {self._usual(other):.2g} s in {named(other)}"
@@ -140,13 +145,14 @@ class ThreadTrial:
 
 
 def named(threads: int) -> str:
-    """ "1 thread", "2 threads"."""
+    """Return a number of threads in words: "1 thread", "2 threads"."""
     return plural(threads, "thread")
 
 
 def numbers_to_try(device: torch.device) -> tuple[int, ...]:
-    """One thread, and as many as torch has and this process has cores. Torch's number alone where there is nothing to
-    try: on another device than a CPU, and where the environment says how many (`VARIABLES`)."""
+    """Return the numbers of threads to try: one, and as many as torch has and this process has cores. Only torch's
+    number where there is nothing to try: on another device than a CPU, and where the environment sets it
+    (`VARIABLES`)."""
     own = torch.get_num_threads()
     if device.type != "cpu" or any(map(os.environ.get, VARIABLES)):
         return (own,)

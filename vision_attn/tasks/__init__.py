@@ -1,1 +1,1 @@
-"""What is trained and evaluated: a model, its criteria and its evaluators, put together."""
+"""Tasks, which are trained and evaluated: a model, its criteria and its evaluators, put together."""

@@ -18,30 +18,30 @@ from vision_attn.metrics.errors import wilson
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
 from vision_attn.task import Source, Task
-from vision_attn.viz.hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
+from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 
 
 class Judged(NamedTuple):
-    """What is measured of the answers to a batch."""
+    """The measurements of the answers to a batch."""
 
     wrong: Bool[Tensor, "B"]
     nll: Float[Tensor, "B"]
     hits: Float[Tensor, "B K N"]
     """Whether the largest weight of a hop is on the n-th fact that the answer follows from; see `on_largest`."""
     on_support: Float[Tensor, "B K"]
-    """Whether it is on any of them."""
+    """Whether the largest weight of a hop is on any of these facts."""
     known: Bool[Tensor, "B"]
-    """Whether these facts are known."""
+    """Whether it is known from which facts the answer follows."""
     kinds: tuple[str, ...]
 
 
 def on_largest(
     alpha: Float[Tensor, "B K L"], real: Bool[Tensor, "B L"], facts: Bool[Tensor, "B N L"]
 ) -> Float[Tensor, "B K N"]:
-    """Whether the largest weight of each hop is on one of each set of `facts`: 1 or 0; of several facts with the
-    largest weight, the share of those in the set.
+    """Return whether the largest weight of each hop is on one of each set of `facts`: 1 or 0. If several facts have the
+    largest weight, return the share of them that is in the set.
 
-    The share is what a random choice among equal weights would score, so a map that is even everywhere scores as
+    The share is the mean score of a random choice among equal weights, so a map that is even everywhere scores as
     chance does (as in `metrics.attention.AttentionCorrectness`). Padding, where `real` is False, does not count: scores
     of the linear start may all be negative, and then that of padding, 0, would be the largest.
     """
@@ -54,12 +54,12 @@ def on_largest(
 class Answering(Task):
     """Trains an answerer by the cross-entropy of its answers, with or without an encoder.
 
-    model: constructed with the number of words, and with the size of a fact; see `Answerer`.
-    encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
+    The metric `error` is in percent. `hops_on_support` is the share of hops whose largest weight is on a fact from
+    which the answer follows: a sentence, or a region whose centre lies in the box of an object. Padding never has the
+    largest weight, and equal weights count by their share (see `on_largest`).
 
-    `error` is in percent. `hops_on_support` is the share of hops whose largest weight is on a fact that the answer
-    follows from: a sentence, or a region whose centre lies in the box of an object. Padding is never the largest, and
-    of equal weights each counts by its share (see `on_largest`).
+    model: is constructed with the number of words, and with the size of a fact; see `Answerer`.
+    encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
     """
 
     kind, unit, verb = "model that answers questions", "question", "answer"
@@ -100,7 +100,7 @@ class Answering(Task):
         return {"loss": loss, "error": 100 * (log_prob.argmax(dim=1) != answers).float().mean()}
 
     def answered(self, facts: Tensor, words: Int[Tensor, "B J"]) -> Answers:
-        """The answers to questions about stories (B, L, W) or uint8 images (B, 3, S, S)."""
+        """Answer questions about stories (B, L, W) or uint8 images (B, 3, S, S)."""
         return self.model(self._encoded(facts), words)
 
     def _encoded(self, facts: Tensor) -> Int[Tensor, "B L W"] | Float[Tensor, "B L D"]:
@@ -109,7 +109,7 @@ class Answering(Task):
     @torch.no_grad()
     def predict(self, batch: QuestionBatch, *, full: bool = False) -> Judged:
         device = next(self.parameters()).device
-        facts, words, answers = (part.to(device) for part in batch[:3])
+        facts, words, answers = (field.to(device) for field in batch[:3])
         encoded = self._encoded(facts)
         log_prob, alpha = self.model(encoded, words)
         support = self._support(batch).to(device)
@@ -124,7 +124,8 @@ class Answering(Task):
         )
 
     def _support(self, batch: QuestionBatch) -> Bool[Tensor, "B N L"]:
-        """Which facts the answer follows from: sentences, or regions whose centres lie in the boxes of objects."""
+        """Return the facts from which the answer follows: sentences, or regions whose centres lie in the boxes of
+        objects."""
         if batch.boxes is None or self.encoder is None:
             assert batch.support is not None
             return batch.support
@@ -134,18 +135,20 @@ class Answering(Task):
 
     @torch.no_grad()
     def judge(self, predictions: Iterable[Judged], folder: Path | None = None) -> dict[str, float]:
-        """The error in percent with its 95% interval, also for each kind of question if there are several; nll; and,
-        where it is known what answers follow from, for each hop the share whose largest weight is there. `linear` is 1
-        for a model without the softmax of its hops; others have no such metric.
+        """Compute the error in percent with its 95% interval, also for each kind of question if there are several; nll;
+        and, where it is known from which facts answers follow, for each hop the share whose largest weight is on one of
+        them. `linear` is 1 for a model without the softmax of its hops; others have no such metric.
 
-        With a folder, also hops.json: for each hop, the share of questions in which its largest weight is on the first,
-        the second, .. of the facts that the answer follows from, in the order in which they lead to it.
+        With a folder, write hops.json: for each hop, the share of questions in which its largest weight is on the
+        first, the second, .. of the facts from which the answer follows, in the order in which they lead to it.
         """
         judged = list(predictions)
         if not judged:
             raise UserError("there are no questions to evaluate: the split is empty")
-        wrong, nll, known = (torch.cat([getattr(one, name) for one in judged]) for name in ("wrong", "nll", "known"))
-        kinds = [kind for one in judged for kind in one.kinds]
+        wrong, nll, known = (
+            torch.cat([getattr(batch, name) for batch in judged]) for name in ("wrong", "nll", "known")
+        )
+        kinds = [kind for batch in judged for kind in batch.kinds]
         low, high = wilson(int(wrong.sum()), len(wrong))
         metrics = {"error": 100 * float(wrong.double().mean()), "error_low": 100 * low, "error_high": 100 * high}
         metrics["nll"] = float(nll.mean())
@@ -156,8 +159,10 @@ class Answering(Task):
         if self.model.scored:
             metrics["linear"] = 1.0
         if known.any():
-            hits, each = (torch.cat([getattr(one, name) for one in judged])[known] for name in ("hits", "on_support"))
-            on_support = each.mean(dim=0)
+            hits, on_any = (
+                torch.cat([getattr(batch, name) for batch in judged])[known] for name in ("hits", "on_support")
+            )
+            on_support = on_any.mean(dim=0)
             metrics["hops_on_support"] = float(on_support.mean())
             metrics |= {f"hop_{hop}_on_support": value for hop, value in enumerate(on_support.tolist(), start=1)}
             if folder is not None:
@@ -171,19 +176,24 @@ class Answering(Task):
 
     @torch.no_grad()
     def show(self, batch: QuestionBatch, folder: Path) -> list[Path]:
-        """Write a page of what each hop read: sentences with their weights, or images with their maps."""
+        """Write a page with the reading of each hop: sentences with their weights, or images with their maps."""
         log_prob, alpha = self.answered(batch.facts, batch.words)
         said = [self.vocabulary.words[number] for number in log_prob.argmax(dim=1).tolist()]
         answers = zip(batch.questions, said, log_prob.amax(dim=1).exp().tolist(), alpha.cpu(), strict=True)
         if not self.encoder:
-            stories = [AnsweredStory(one.text, one.facts, one.support, one.answer, *answer) for one, *answer in answers]
+            stories = [
+                AnsweredStory(question.text, question.facts, question.support, question.answer, *answer)
+                for question, *answer in answers
+            ]
             return [write_story_hops(folder / "index.html", stories, scored=self.model.scored)]
         pictures = [Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) for image in batch.facts]
         assert batch.boxes is not None
         grid, extent = self.encoder.grid, self.encoder.extent()
         images = [
-            AnsweredImage(one.text, one.answer, word, probability, maps.unflatten(1, grid), picture, boxes, extent)
-            for (one, word, probability, maps), picture, boxes in zip(
+            AnsweredImage(
+                question.text, question.answer, word, probability, maps.unflatten(1, grid), picture, boxes, extent
+            )
+            for (question, word, probability, maps), picture, boxes in zip(
                 answers, pictures, batch.boxes.tolist(), strict=True
             )
         ]

@@ -1,4 +1,4 @@
-"""Captioning: trained on the criteria that its config lists, judged by decoded captions."""
+"""The task of captioning: trains a captioner on the criteria that its config lists, and judges decoded captions."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,24 +20,24 @@ from vision_attn.layers.padding import padded
 from vision_attn.metrics.attention import map_statistics
 from vision_attn.metrics.coco.captions import ENGLISH
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
-from vision_attn.metrics.function_words import FUNCTION_WORDS, Language
+from vision_attn.metrics.function_words import FUNCTION_WORDS, CaptionLanguage
 from vision_attn.metrics.information import MapInformation
 from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Static
-from vision_attn.tasks.described import Describing
-from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.terms import Terms
+from vision_attn.tasks.caption_metrics import PredictedCaptions, evaluated
+from vision_attn.tasks.describing import Describing
+from vision_attn.tasks.loss_terms import Terms
 
 
 class Captioning(Describing):
     """An encoder, a captioner, the criteria that train it and the evaluators that judge it.
 
     encoder: images -> annotation vectors (or they come from a cache).
-    model: called with the sizes of the vocabulary and of an annotation vector.
+    model: is called with the sizes of the vocabulary and of an annotation vector.
     criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu
-        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled looks (eq. 12). If all of
-        them sample captions, the given ones are not run.
+        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled regions (eq. 12). If all
+        of them sample captions, the model does not run on the given captions.
     evaluators: metrics in addition to the built-in ones, by name.
     beams: the width of the beam search that decodes captions.
     max_words: the largest number of words of a caption.
@@ -45,12 +45,12 @@ class Captioning(Describing):
     no_repeat: the size of n-grams that may not occur twice in a caption; 0: all may.
     content_once: whether a content word occurs at most once in a caption; content words are all but the function words
         of the captions' language (`vocabulary.function_words`). For photographs; scenes may have two stars.
-    length_power: of the captions of a beam, the one with the highest log p / length ** length_power is taken.
-    diversity: of diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
-    temperature: of sampled captions; below 1, likely words are likelier.
-    top_p: of sampled captions, the share of probability that the likeliest words have of which one is sampled.
-    word_vectors: a file of GloVe's text format, whose vectors are the start of the embedding; not of a run
-        that starts from another.
+    length_power: a beam search takes the caption with the highest log p / length ** length_power.
+    diversity: for diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
+    temperature: for sampled captions; below 1, likely words become likelier.
+    top_p: for sampled captions, the share of probability of the likeliest words among which a word is sampled.
+    word_vectors: a file in GloVe's text format, whose vectors initialise the embedding, unless the run starts from
+        another.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -101,7 +101,7 @@ class Captioning(Describing):
         self.word_vectors = word_vectors
         self.evaluators = evaluators or {}
         self.validate_with = list(validate_with)
-        self.language: Language | None = None
+        self.language: CaptionLanguage | None = None
         self._told = False
 
     @property
@@ -123,7 +123,7 @@ class Captioning(Describing):
         self.criteria.restart(self.model, before)
 
     def prepare(self, source: Source) -> None:
-        for criterion in self.criteria.each:
+        for criterion in self.criteria.members:
             criterion.prepare(source)
         if not {*ENGLISH}.isdisjoint(self.validate_with):
             self.prepare_evaluation(source)
@@ -137,7 +137,9 @@ class Captioning(Describing):
 
     @property
     def highest_rate(self) -> float | None:
-        return min((part.highest_rate for part in self.criteria.each if part.highest_rate), default=None)
+        return min(
+            (criterion.highest_rate for criterion in self.criteria.members if criterion.highest_rate), default=None
+        )
 
     def compile(self, **options) -> None:
         """Compile the encoder, and the parts of the captioner that support it."""
@@ -150,8 +152,8 @@ class Captioning(Describing):
 
     @torch.no_grad()
     def captured_batch(self, batch: Batch) -> CaptionBatch:
-        """The tensors of a batch, with words padded to one of few lengths, and what a criterion samples, which cannot
-        be captured."""
+        """Return the tensors of a batch, with words padded to one of few lengths, and the samples of a criterion, which
+        cannot be captured."""
         images, words = batch.images, batch.words
         lengths, crops = getattr(batch, "lengths", None), getattr(batch, "crops", None)
         if lengths is None:
@@ -181,7 +183,7 @@ class Captioning(Describing):
         sampled: tuple[Tensor, ...] | None = (),
         sources: tuple | None = (),
     ) -> dict[str, Tensor]:
-        """The parameters are the fields of `CaptionBatch`, in their order."""
+        """Compute the loss and other scalars. The parameters are the fields of `CaptionBatch`, in their order."""
         regions = self.regions(images, crops)
         terms, statistics = [], {}
         if self.criteria.given:
@@ -199,7 +201,7 @@ class Captioning(Describing):
         return summed([*terms, statistics])
 
     @torch.no_grad()
-    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
+    def predict(self, batch: Batch, *, full: bool = False) -> PredictedCaptions:
         device = next(self.parameters()).device
         regions, words = self.regions(batch.images.to(device)), batch.words.to(device)
         placed = any(boxes is not None for boxes in batch.boxes)  # metrics of maps without boxes need no places
@@ -210,7 +212,7 @@ class Captioning(Describing):
             self._by_mode(regions, placed) if full and self.content_words else {},
             self.content_words,
         )
-        predicted = Predicted(batch._replace(images=None), results, {}, {})
+        predicted = PredictedCaptions(batch._replace(images=None), results, {}, {})
         if not full:
             return predicted
         measured = self.criteria.measure(self.model, regions, words)
@@ -220,9 +222,9 @@ class Captioning(Describing):
         return predicted._replace(measured=measured, probed=probed)
 
     @torch.no_grad()
-    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
-        """Metrics of decoded captions, the likelihood of the references and, where the boxes of objects are known,
-        whether attention lies in them. With a folder, all metrics, and captions.json."""
+    def judge(self, predictions: Iterable[PredictedCaptions], folder: Path | None = None) -> dict[str, float]:
+        """Compute metrics of decoded captions, the likelihood of the references and, where the boxes of objects are
+        known, whether attention lies in them. With a folder, compute all metrics, and write captions.json."""
         standard = partial(self.standard_evaluators, folder is not None)
         metrics = evaluated(predictions, standard, self.evaluators, folder)
         if line := self._on_language(folder is not None):
@@ -230,7 +232,8 @@ class Captioning(Describing):
         return metrics
 
     def _on_language(self, full: bool) -> str:
-        """What to say of the language of the references: once in training, and in each full evaluation."""
+        """Return a line about the language of the references, once in training and in each full evaluation; empty if
+        there is nothing to say."""
         language = self.language
         if language is None:
             return ""
@@ -247,8 +250,11 @@ class Captioning(Describing):
         )
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
-        """The evaluators that every evaluation has. `full`: all metrics, also those that take long."""
-        names, kind = None if full else self.validate_with, self.vocabulary.kind
-        scores = CaptionScores(names, kind.scored, self.unit, language=self.language)
+        """Return the evaluators that every evaluation has.
+
+        full: with all metrics, also those that take long.
+        """
+        names, words = None if full else self.validate_with, self.vocabulary.kind
+        scores = CaptionScores(names, words.scored, self.unit, language=self.language)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

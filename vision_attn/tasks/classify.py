@@ -23,16 +23,16 @@ from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.classified import glimpsed, write_classified
 from vision_attn.viz.figures.paper import Paper
-from vision_attn.viz.reads import ReadTrace
+from vision_attn.viz.read_windows import ReadTrace
 
 
-class Answer(NamedTuple):
-    """What a classifier says of one image, and what it saw of it."""
+class ClassifiedImage(NamedTuple):
+    """A classifier's answer for one image, with the parts of the image that it saw."""
 
     name: str
     """The most likely class."""
     probabilities: Float[Tensor, "N"]
-    """Of all classes: the mean of all copies."""
+    """The probabilities of all classes: the mean of all copies."""
     glance: ClassifierOutput
     view: Glimpses | Reads | None
 
@@ -41,22 +41,22 @@ class Classification(Task):
     """Trains a classifier with the hybrid loss of RAM (Mnih et al. 2014): cross-entropy after the last glimpse, plus
     REINFORCE for the locations of glimpses (eq. 2 and eq. 3), whose expected reward is that paper's eq. 1.
 
-    `model`: constructed with the shape (C, Y, X) of an image and the number of classes.
-    `copies`: Monte Carlo copies of each image in training. Each is run as often as the baseline of `reinforce` needs.
-    `early_weight`: weight of the mean cross-entropy after the glimpses before the last. Differs from the paper, where
-    it is 0.
-    `box_weight`: weight of the squared distance between the locations that the model chooses (means of its policy, or
-    centres of windows) and the box of the object; 0 inside the box. Images are 2 wide. Differs from the papers, whose
-    models are not told where the object is: results with it are another kind of result. Needs a source that knows
-    boxes; images of which the box is not known count as 0.
-    `reward`: "last" rewards the answer after the last glimpse, as in the paper; "each" rewards the answer after every
-    glimpse, which counts for that glimpse and those before it.
-    `reward_by`: "answer" is 1 if the most likely class is correct and 0 otherwise, as in the paper. "probability" is
-    the probability of the correct class: the expectation of the 0/1 reward if the answer were sampled. It has lower
-    variance, and separates good glimpses from bad ones long before answers change.
-    `at_test`: the answer that `error` is measured on. "mean": glimpses at the means of the policy. "sample": sampled
-    glimpses. "copies": the mean answer of `test_copies` copies with sampled glimpses. Evaluation with a folder reports
-    all three.
+    model: is constructed with the shape (C, Y, X) of an image and the number of classes.
+    copies: Monte Carlo copies of each image in training. Each is run as often as the baseline of `reinforce` needs.
+    early_weight: weight of the mean cross-entropy after the glimpses before the last. Differs from the paper, where it
+        is 0.
+    box_weight: weight of the squared distance between the locations that the model chooses (means of its policy, or
+        centres of windows) and the box of the object; 0 inside the box. Images are 2 wide. Differs from the papers,
+        whose models are not told where the object is: results with it are another kind of result. Needs a source that
+        knows boxes; an image without a known box counts as 0.
+    reward: "last" rewards the answer after the last glimpse, as in the paper; "each" rewards the answer after every
+        glimpse, which counts for that glimpse and those before it.
+    reward_by: "answer" is 1 if the most likely class is correct and 0 otherwise, as in the paper. "probability" is the
+        probability of the correct class: the expectation of the 0/1 reward if the answer were sampled. It has lower
+        variance, and separates good glimpses from bad ones long before answers change.
+    at_test: the answer on which `error` is measured. "mean": glimpses at the means of the policy. "sample": sampled
+        glimpses. "copies": the mean answer of `test_copies` copies with sampled glimpses. Evaluation with a folder
+        reports all three.
     """
 
     kind = "classifier"
@@ -144,7 +144,7 @@ class Classification(Task):
         return metrics
 
     def _outside(self, glance: ClassifierOutput, boxes: Float[Tensor, "B 4"] | None) -> Float[Tensor, ""]:
-        """The mean squared distance of the chosen locations from the boxes."""
+        """Return the mean squared distance of the chosen locations from the boxes."""
         if boxes is None:
             raise UserError(
                 "Classification: box_weight must be 0, because the data set knows no boxes of objects: in a file of "
@@ -163,8 +163,8 @@ class Classification(Task):
     def _rewards(
         self, reward: Float[Tensor, "B R T"], glance: ClassifierOutput
     ) -> Float[Tensor, "B R"] | Float[Tensor, "B R samples"]:
-        """One reward for each row, or one for each sampled location: that of the glimpse taken there. `reward` has one
-        for each glimpse (Mnih et al. 2014, the rewards of eq. 1)."""
+        """Return one reward for each row, or one for each sampled location: that of the glimpse taken there. reward:
+        one for each glimpse (Mnih et al. 2014, the rewards of eq. 1)."""
         if self.reward == "last":
             return reward[..., -1]
         assert glance.choice is not None
@@ -202,9 +202,10 @@ class Classification(Task):
         an answer. For a model that takes glimpses and a source that knows boxes also `last_glimpse_on_digit`: of the
         correct answers, the share whose last glimpse is centred in the box of the digit or object.
 
-        With a folder, also the error of each value of `at_test` if the model samples glimpses; `answer_entropy`, that
-        of the last answer in nats; the error after each glimpse and what it told (`after_glimpses`), written to
-        glimpses.json; and how many images of each class got each answer, to confusion.json.
+        With a folder, also compute the error of each value of `at_test` if the model samples glimpses, and
+        `answer_entropy`, the entropy of the last answer in nats; write the error after each glimpse and the glimpse's
+        information (`after_glimpses`) to glimpses.json, and how many images of each class got each answer to
+        confusion.json.
         """
         predictions = iter(predictions)
         total = next(predictions, None)
@@ -244,7 +245,7 @@ class Classification(Task):
             complain(f"all {int(answered.sum()):,} answers are {names[int(answered.argmax())]}: train it for longer")
 
     def seen(self, pixels: Sliced) -> Float[Tensor, "1 C Y X"] | Images:
-        """One image as the model sees it: as it is if the model takes images of any size, else resized to fit."""
+        """Return one image as the model sees it: as it is if the model takes images of any size, else resized."""
         device, shape = next(self.parameters()).device, self.image_shape
         if self.model.any_size:
             return Images([pixels], shape[0], device)
@@ -256,20 +257,19 @@ class Classification(Task):
         images: Float[Tensor, "B C Y X"] | Images,
         seed: int,
         given: Float[Tensor, "B T P"] | None = None,
-    ) -> list[Answer]:
-        """Classify images as `at_test` says, with glimpses where they are `given` (`Classifier.forward`). What is
-        sampled depends on the seed alone."""
+    ) -> list[ClassifiedImage]:
+        """Classify images as `at_test` says. Samples depend on the seed alone. given: see `Classifier.forward`."""
         places = {} if given is None else {"given": given}
         with self.seeded(seed):
             glance = self.model(images, **self.options(self.at_test), **places)
         view = self.model.view(images, glance)
         probabilities = glance.log_prob[:, :, -1].exp().mean(dim=1)
         answers = []
-        for number, each in enumerate(probabilities):
-            one = slice(number, number + 1)
-            parts = [None if part is None or part is glance.choice else _of(part, one) for part in glance]
-            seen = None if view is None else type(view)(*(part[one] for part in view))
-            answers.append(Answer(self._named(int(each.argmax())), each, ClassifierOutput._make(parts), seen))
+        for number, probability in enumerate(probabilities):
+            image, name = slice(number, number + 1), self._named(int(probability.argmax()))
+            fields = [None if field is None or field is glance.choice else _of(field, image) for field in glance]
+            seen = None if view is None else type(view)(*(field[image] for field in view))
+            answers.append(ClassifiedImage(name, probability, ClassifierOutput._make(fields), seen))
         return answers
 
     @torch.no_grad()
@@ -282,7 +282,7 @@ class Classification(Task):
 
     @torch.no_grad()
     def figure(self, batch: Batch, paper: Paper) -> Any:
-        """Where the model looked in each image, and what it saw there, as `show` samples it."""
+        """Draw where the model looked in each image, and the patches that it saw, as `show` samples them."""
         from vision_attn.viz.figures.glimpses import glimpses_figure, reads_figure  # imports matplotlib
 
         glance = self.model(batch.images, **self.options(self.at_test))
@@ -290,22 +290,22 @@ class Classification(Task):
         if view is None:
             raise UserError("this model sees the whole image at once, so there is no figure of it: leave --figure out")
         if isinstance(view, Reads):
-            parts = (batch.images, view.boxes, view.sigma, view.patches, glance.log_prob[:, 0].exp(), labels)
-            traces = [ReadTrace._make((*part, "", self.class_names)) for part in zip(*parts, strict=True)]
+            fields = (batch.images, view.boxes, view.sigma, view.patches, glance.log_prob[:, 0].exp(), labels)
+            traces = [ReadTrace._make((*trace, "", self.class_names)) for trace in zip(*fields, strict=True)]
             return reads_figure(traces, paper)
         return glimpses_figure(glimpsed(batch.images, glance, view, labels, self.class_names), paper)
 
     def _named(self, number: int) -> str:
-        """The name of a class; its number where classes have no names."""
+        """Return the name of a class; its number where classes have no names."""
         return self.class_names[number] if self.class_names else str(number)
 
     def options(self, mode: Testing) -> dict[str, int | str]:
-        """The arguments that the model is called with to answer in the given `mode`."""
+        """Return the arguments with which the model answers in the given `mode`."""
         return {"rows": self.test_copies} if mode == "copies" else {"mode": mode}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"] | Images) -> dict[str, float]:
-        """The cost of one answer of the kind that `error` is measured on. Measured once for each size of images; the
-        random state is unchanged."""
+        """Return the cost of one answer of the kind on which `error` is measured. It is measured once for each size of
+        images; the random state is unchanged."""
         options = self.options(self.at_test)
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())
@@ -319,6 +319,6 @@ class Classification(Task):
         return self._costs[key]
 
 
-def _of(part: Tensor | Window, images: slice) -> Tensor | Window:
-    """The part that belongs to some of the images."""
-    return Window(*(each[images] for each in part)) if isinstance(part, Window) else part[images]
+def _of(field: Tensor | Window, images: slice) -> Tensor | Window:
+    """Return some images of a field of the model's output."""
+    return Window(*(numbers[images] for numbers in field)) if isinstance(field, Window) else field[images]

@@ -21,7 +21,7 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
 
     Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
     interpolated value of a patch, and three for each pixel of the wider scales of the pyramid, which are averages of
-    four pixels; where glimpses are cut out of images, each has a pyramid of its crop. A filterbank counts its batched
+    four pixels. If glimpses are cut out of images, each has a pyramid of its crop. A filterbank counts its batched
     matrix products, in which each read sees all pixels.
     """
     total = 0
@@ -51,8 +51,8 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
     # Attention as plain products: they are counted as such.
     with ExitStack() as hooks, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as products:
         for layer in model.modules():
-            for kind, hook in count.items():
-                if isinstance(layer, kind):
+            for layer_type, hook in count.items():
+                if isinstance(layer, layer_type):
                     hooks.enter_context(layer.register_forward_hook(hook))
         model(images, **options)
     total += products.flop_counts["Global"][torch.ops.aten.bmm] // 2

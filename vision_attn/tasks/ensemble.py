@@ -1,8 +1,9 @@
 """Ensembles: several trained captioners that write captions together.
 
-An ensemble is a `Captioning` like any other. Its encoder is that of all runs in parallel (`encoders/concatenated.py`),
-and its captioner averages the probabilities of theirs (`models/ensemble.py`), so decoding, metrics and pictures are
-those of a single run. Its data is that of the first run, with the cached annotation vectors of each encoder.
+An ensemble is a `Captioning` like any other. Its encoder runs those of all runs in parallel
+(`encoders/concatenated.py`), and its captioner averages their probabilities (`models/ensemble.py`), so decoding,
+metrics and pictures are those of a single run. Its data is that of the first run, with the cached annotation vectors of
+each encoder.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -24,10 +25,10 @@ from vision_attn.tasks.caption import Captioning
 
 
 def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, Source]:
-    """An ensemble of trained captioners, and its data.
+    """Build an ensemble of trained captioners. Returns it, and its data.
 
-    Captions are decoded as the first of `tasks` does; `source` is its data. Runs with equal encoders share one. Raises
-    UserError if the vocabularies differ, or for runs that read lines.
+    Captions are decoded with the settings of the first of `tasks`, whose data is `source`. Runs with equal encoders
+    share one. Raises UserError if the vocabularies differ, or for runs that read lines.
     """
     first = tasks[0]
     if any(-1 in task.encoder.grid and not task.encoder.pads for task in tasks):
@@ -41,15 +42,15 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
                 f"({len(first.vocabulary):,} words), so their probabilities cannot be averaged: train the runs of an "
                 "ensemble on the same captions, or with the same data.vocabulary"
             )
-    kinds = _distinct(tasks)
-    encoders = [kind[0].encoder for kind in kinds]
-    if len(kinds) > 1 and any(encoder.pads for encoder in encoders):
+    groups = _distinct(tasks)
+    encoders = [alike[0].encoder for alike in groups]
+    if len(groups) > 1 and any(encoder.pads for encoder in encoders):
         raise UserError(
             "an ensemble over annotation vectors whose number differs from image to image is one of runs on the same "
             "vectors"
         )
     joined = None if len(encoders) == 1 else Concatenated(encoders)
-    shares = {task: share for kind, share in zip(kinds, _shares(encoders), strict=True) for task in kind}
+    shares = {task: share for alike, share in zip(groups, _shares(encoders), strict=True) for task in alike}
     model = Ensemble(
         [task.model for task in tasks],
         [shares[task] for task in tasks],
@@ -65,7 +66,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
         **asdict(first.decoding),
     )
     whole.unit = first.unit
-    return whole.eval(), source if joined is None else Together(source, [kind[0] for kind in kinds], joined)
+    return whole.eval(), source if joined is None else Together(source, [alike[0] for alike in groups], joined)
 
 
 class Together(Source):
@@ -84,8 +85,8 @@ class Together(Source):
             source.only(split)
 
     def prepare(self, task: Task) -> None:
-        for source, each in zip(self.sources, self.tasks, strict=True):
-            source.prepare(each)
+        for source, captioner in zip(self.sources, self.tasks, strict=True):
+            source.prepare(captioner)
 
     @property
     def caption_language(self) -> Any:
@@ -97,7 +98,7 @@ class Together(Source):
         return Counted(batches, len(parts[0])) if isinstance(parts[0], Sized) else batches
 
     def _joined(self, parts: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
-        """Batches of annotation vectors, or of pixels if all encoders take the same."""
+        """Yield batches of annotation vectors, or of pixels if all encoders take the same."""
         for batches in zip(*parts, strict=True):
             batch = batches[0]
             if any(other.ids != batch.ids for other in batches):
@@ -105,29 +106,29 @@ class Together(Source):
                     "the caches of annotation vectors hold different photographs: some could not be read when one of "
                     "them was made; make them again with --data.verify=true"
                 )
-            images = [each.images for each in batches]
-            if any(part.dtype != torch.uint8 or part.shape != images[0].shape for part in images):
+            images = [own.images for own in batches]
+            if any(own.dtype != torch.uint8 or own.shape != images[0].shape for own in images):
                 device = next(self.encoder.parameters()).device
-                regions = [task.regions(part.to(device)) for task, part in zip(self.tasks, images, strict=True)]
+                regions = [task.regions(own.to(device)) for task, own in zip(self.tasks, images, strict=True)]
                 batch = batch._replace(images=self.encoder.joined(regions))
             yield batch
 
 
 def _distinct(tasks: Sequence[Captioning]) -> list[list[Captioning]]:
-    """The tasks, grouped by what their encoders compute."""
-    kinds: list[tuple[dict[str, str | int], list[Captioning]]] = []
+    """Return the tasks in groups whose encoders are equal."""
+    groups: list[tuple[dict[str, str | int], list[Captioning]]] = []
     for task in tasks:
         identity = task.encoder.identity()
-        same = next((members for known, members in kinds if known == identity), None)
+        same = next((members for known, members in groups if known == identity), None)
         if same is None:
-            kinds.append((identity, [task]))
+            groups.append((identity, [task]))
         else:
             same.append(task)
-    return [members for _, members in kinds]
+    return [members for _, members in groups]
 
 
 def _shares(encoders: Sequence[Encoder]) -> list[Share]:
-    """What belongs to each encoder of the annotation vectors of all."""
+    """Return the share of each encoder in the annotation vectors of all."""
     ends = list(accumulate((encoder.region_size for encoder in encoders), initial=0))
     return [
         Share(None if encoder.pads else prod(encoder.layout), slice(first, last))

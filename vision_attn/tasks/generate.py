@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vision_attn.attention.filterbank import Filterbank
 from vision_attn.attention.images import luma
 from vision_attn.contracts import Window
-from vision_attn.data.binary import fixed, stochastic
+from vision_attn.data.binarisation import fixed, stochastic
 from vision_attn.data.labelled.labelled_images import LabelledImages
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -23,34 +23,35 @@ from vision_attn.system.files import replacing
 from vision_attn.task import Batch, Source, Task
 from vision_attn.viz.canvases import Rectangles, write_animation, write_strips
 from vision_attn.viz.figures.paper import Paper
-from vision_attn.viz.index import Entry, write_index
+from vision_attn.viz.index import IndexEntry, write_index
 
 log = logging.getLogger(__name__)
 
 GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: orange is written, dashed blue is read."
 
 
-class Predicted(NamedTuple):
-    """What is measured of a batch."""
+class PredictedDrawings(NamedTuple):
+    """The model's drawings of a batch, as far as they are measured."""
 
     log_prob: Float[Tensor, "B"]
     """log p(x | c_T), in nats."""
     kl: Float[Tensor, "B T"]
     images: Float[Tensor, "B C Y X"] | None
-    """Binary, where log p(x) is estimated."""
+    """The binary images, where log p(x) is estimated."""
 
 
 class Generation(Task):
     """Trains a model such as DRAW on the bound -log p(x) <= -log p(x | c_T) + sum_t KL(q(z_t) || p(z_t)), in nats, a
     mean over images (Gregor et al. 2015, eq. 12: the sum of eq. 9 and eq. 10).
 
-    `model`: constructed with the shape (C, Y, X) of an image. Photographs (`LabelledImages`) must have one size; they
-    are converted to grey (1, Y, X), and their labels are not used.
-    `binarisation` of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
-    gives the same pixels every time. Evaluation always uses fixed binarisation. It differs from the files of
-    Salakhutdinov and Murray (2008), but was sampled in the same way.
-    `importance_samples`, `importance_images`: for the estimate of log p(x) in evaluation with a folder, the number of
-    samples of each image, and the number of images, taken from the start of the split (None: all).
+    model: is constructed with the shape (C, Y, X) of an image. Photographs (`LabelledImages`) must have one size; they
+        are converted to grey (1, Y, X), and their labels are not used.
+    binarisation: of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
+        gives the same pixels every time. Evaluation always uses fixed binarisation. It differs from the files of
+        Salakhutdinov and Murray (2008), but was sampled in the same way.
+    importance_samples: the number of samples of each image for the estimate of log p(x), which evaluation with a folder
+        computes.
+    importance_images: the number of images for this estimate, taken from the start of the split (None: all).
     """
 
     kind = "generator of images"
@@ -83,7 +84,7 @@ class Generation(Task):
         return {"binarisation": self.binarised.__name__} | {name: getattr(self, name) for name in names}
 
     def prepare(self, source: Source) -> None:
-        """Say what becomes of photographs."""
+        """Log how photographs are converted."""
         if isinstance(source, LabelledImages):
             _, height, width = source.image_shape
             log.info(
@@ -92,7 +93,7 @@ class Generation(Task):
             )  # fmt: skip
 
     def drawable(self, images: Float[Tensor, "B _ Y X"]) -> Float[Tensor, "B C Y X"]:
-        """Images from 0 to 1 in the colours that the model draws."""
+        """Convert images from 0 to 1 to the colours that the model draws."""
         return luma(images) if self.grey else images
 
     def forward(self, images: Float[Tensor, "B _ Y X"], *_) -> dict[str, Tensor]:
@@ -101,16 +102,16 @@ class Generation(Task):
         return {"loss": reconstruction + kl, "reconstruction": reconstruction.detach(), "kl": kl.detach()}
 
     @torch.no_grad()
-    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
+    def predict(self, batch: Batch, *, full: bool = False) -> PredictedDrawings:
         images = fixed(self.drawable(batch.images))
         drawing = self.model(images)
-        return Predicted(drawing.log_prob, drawing.kl, images if full else None)
+        return PredictedDrawings(drawing.log_prob, drawing.kl, images if full else None)
 
     @torch.no_grad()
-    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
-        """Compute the bound and its two parts. With a folder also `nll`, the estimate of -log p(x), and `nll_bound`,
-        the bound of the same images; `bound_low` and `bound_high`, the 95% interval of the bound over images; and the
-        KL of each time step, written to steps.json."""
+    def judge(self, predictions: Iterable[PredictedDrawings], folder: Path | None = None) -> dict[str, float]:
+        """Compute the bound and its two terms. With a folder, also compute `nll`, the estimate of -log p(x),
+        `nll_bound`, the bound of the same images, and `bound_low` and `bound_high`, the 95% interval of the bound over
+        images; and write the KL of each time step to steps.json."""
         wanted = self.importance_images
         log_prob, kl, estimated = list[Tensor](), list[Tensor](), list[Tensor]()
         for predicted in predictions:
@@ -140,15 +141,15 @@ class Generation(Task):
         return {name: float(value) for name, value in metrics.items()}
 
     def _estimates(self, batches: Sequence[Bool[Tensor, "_ C Y X"]]) -> Float[Tensor, "N"]:
-        """`log_likelihood` of binary images, on the device of the model, with random numbers that depend on the number
-        of the batch alone. It takes much longer than the bound, so it has a progress of its own."""
-        place, found = next(self.parameters()), []
+        """Compute `log_likelihood` of binary images, on the device of the model, with random numbers that depend on the
+        number of the batch alone. It takes much longer than the bound, so it has a progress bar of its own."""
+        place, estimates = next(self.parameters()), []
         bar = progress(what="log p(x)", unit="sample", total=len(batches) * self.importance_samples)
         with bar:
             for seed, images in enumerate(batches):
                 with self.seeded(seed):
-                    found.append(self.log_likelihood(images.to(place).float(), bar.update).cpu())
-        return torch.cat(found)
+                    estimates.append(self.log_likelihood(images.to(place).float(), bar.update).cpu())
+        return torch.cat(estimates)
 
     @torch.no_grad()
     def log_likelihood(
@@ -157,8 +158,9 @@ class Generation(Task):
         """Estimate log p(x) of binary images in nats by importance sampling: log 1/k sum_k p(x | z_k) p(z_k) /
         q(z_k | x) with k reconstructions of each image (Burda et al. 2016, eq. 8).
 
-        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows. `sampled` is called
-        after each of the k.
+        Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows.
+
+        sampled: is called after each of the k samples.
         """
         weights = []
         for _ in range(self.importance_samples):
@@ -169,15 +171,15 @@ class Generation(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """Write pictures of how images are drawn, and first a page that shows them: as many new images as the batch
+        """Write pictures of how images are drawn, and first a page that shows them: new images, as many as the batch
         has, as strips and as an animation; and the reconstructions of the batch, as strips."""
         new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
         images = fixed(self.drawable(batch.images))
         reconstructed = self.model(images)
         samples = (pictures(new.canvases), rectangles(self.model.write, new.writes))
         entries = [
-            Entry(write_animation(folder / "samples.gif", *samples), "new images, drawn step by step"),
-            Entry(write_strips(folder / "samples.png", *samples), "the same, a row for each image"),
+            IndexEntry(write_animation(folder / "samples.gif", *samples), "new images, drawn step by step"),
+            IndexEntry(write_strips(folder / "samples.png", *samples), "the same, a row for each image"),
         ]
         drawn = write_strips(
             folder / "reconstructions.png",
@@ -186,13 +188,13 @@ class Generation(Task):
             reads=rectangles(self.model.read, reconstructed.reads),
             images=images,
         )
-        entries.append(Entry(drawn, "images on the left, and how they are drawn again"))
+        entries.append(IndexEntry(drawn, "images on the left, and how they are drawn again"))
         page = write_index(folder / "index.html", entries, title="How images are drawn", guide=GUIDE)
         return [page, *(entry.path for entry in entries)]
 
     @torch.no_grad()
     def figure(self, batch: Batch, paper: Paper) -> Any:
-        """New images, as many as the batch has, and how they are drawn."""
+        """Draw new images, as many as the batch has, step by step."""
         from vision_attn.viz.figures.glimpses import drawings_figure  # imports matplotlib
 
         new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
@@ -200,7 +202,8 @@ class Generation(Task):
 
 
 def shape_drawn(source: Source) -> tuple[int, int, int]:
-    """The shape (C, Y, X) of what is drawn of the images of a source. Raises UserError if they have no single size."""
+    """Return the shape (C, Y, X) in which images of a source are drawn. Raises UserError if they have no single
+    size."""
     if isinstance(source, LabelledImages):
         return (1, *source.at_one_size()[1:])
     if source.image_shape is None or 0 in source.image_shape:
@@ -212,15 +215,15 @@ def shape_drawn(source: Source) -> tuple[int, int, int]:
 
 
 def pictures(canvases: tuple[Float[Tensor, "B C Y X"], ...]) -> Float[Tensor, "B T C Y X"]:
-    """The image on the canvas after each time step: the probability of each pixel being 1."""
+    """Return the image on the canvas after each time step: the probability of each pixel being 1."""
     return torch.stack(canvases, dim=1).sigmoid()
 
 
-def rectangles(part: Any, windows: tuple[Window | None, ...]) -> Rectangles | None:
-    """The rectangle that each time step read or wrote, for pictures; None for a model without attention."""
+def rectangles(module: Any, windows: tuple[Window | None, ...]) -> Rectangles | None:
+    """Return the rectangle that each time step read or wrote, for pictures; None for a model without attention."""
     placed = [window for window in windows if window is not None]
     if len(placed) < len(windows):
         return None
-    filterbank: Filterbank = part.filterbank
+    filterbank: Filterbank = module.filterbank
     boxes = torch.cat([filterbank.boxes(window) for window in placed], dim=1)
     return Rectangles(boxes, torch.cat([window.sigma for window in placed], dim=1))

@@ -1,4 +1,4 @@
-"""Captioners of transformers as a task: they caption, are evaluated and drawn as those that were trained here."""
+"""Captioners of transformers as a task: they caption, are evaluated and are drawn as captioners trained here."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,54 +17,54 @@ from vision_attn.contracts import Caption, DecodedCaption, Evaluator, Results
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.vocabulary import PAD, UNKNOWN
 from vision_attn.decode import Decoding, Strategy
-from vision_attn.explain.captioners.generation import Generation, Written, generate
+from vision_attn.explain.captioners.generation import GeneratedCaptions, Written, generate
 from vision_attn.explain.captioners.prompts import default_prompt, generation_config, inputs_of
 from vision_attn.explain.captioners.references import ends_of, log_prob_of_captions
 from vision_attn.explain.captioners.word_maps import MOST_WORDS
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.evaluators import CaptionScores, CutShort, Motion, Pointing, ReferenceLikelihood
-from vision_attn.metrics.function_words import Language, content_marks, function_words_of
+from vision_attn.metrics.function_words import CaptionLanguage, content_marks, function_words_of
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch, Source, Task
-from vision_attn.tasks.evaluated import Predicted, evaluated
-from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.tasks.caption_metrics import PredictedCaptions, evaluated
+from vision_attn.tasks.caption_pages import figure_of, write_pages
 from vision_attn.viz.figures.paper import Paper
 
 log = logging.getLogger(__name__)
 
 ROWS = 64
-"""Captions that are generated at once, all beams counted."""
+"""The most captions that are generated at once, all beams counted."""
 OPTIONS = {
     "beams": "num_beams", "max_words": "max_new_tokens", "min_words": "min_new_tokens",
     "no_repeat": "no_repeat_ngram_size", "length_power": "length_penalty", "temperature": "temperature",
     "top_p": "top_p",
 }  # fmt: skip
-"""What the settings of decoding are called by `generate`."""
+"""The names that the settings of decoding have in `generate` of transformers."""
 
 
 @dataclass(frozen=True)
 class Generating(Decoding):
-    """The settings of decoding, of which words are tokens here, and the prompt."""
+    """The settings of decoding, whose words are tokens here, and the prompt."""
 
     prompt: str = ""
-    """The beginning of the caption, or what asks for it."""
+    """The beginning of the caption, or the text that asks for it."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How a captioner of transformers is opened, and generates. None: as its own settings say."""
+class PretrainedSettings:
+    """The settings with which a captioner of transformers is opened and generates. None: the model's own setting."""
 
     prompt: str | None = None
-    """The beginning of the caption, or what asks for it."""
+    """The beginning of the caption, or the text that asks for it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The type of its weights; "auto": as in the file."""
     device_map: str | None = None
     """Where its layers lie, such as "auto" for several GPUs; it needs the package accelerate."""
     beams: int | None = None
     max_words: int | None = None
-    """Of this and the next two, words are tokens."""
+    """The largest number of words. Here, and in the next two settings, words are tokens."""
     min_words: int | None = None
     no_repeat: int | None = None
     length_power: float | None = None
@@ -73,25 +73,27 @@ class Settings:
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """What is not as the model's own settings say."""
+        """The settings of decoding that differ from the model's own."""
         names = ("prompt", *OPTIONS)
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class PretrainedCaptioning(Task):
-    """A captioner of transformers. Its pictures are those that its own processor makes of whole photographs, and it
-    generates with its own settings, of which `decoding` changes some. A map is the attention of a word to the image,
-    the mean over heads and layers, as weights that sum to 1."""
+    """A captioner of transformers. Its own processor prepares whole photographs, and it generates with its own
+    settings, some of which `decoding` changes. A map is the attention of a word to the image, the mean over heads and
+    layers, as weights that sum to 1."""
 
     kind = "captioner"
     verb = "caption"
     fit = "whole"
     model: nn.Module
     """The weights of `opened`."""
-    opened: Model
+    opened: OpenedModel
     decoding: Generating
 
-    def __init__(self, model: Model, settings: Settings = Settings(), source: Source | None = None) -> None:
+    def __init__(
+        self, model: OpenedModel, settings: PretrainedSettings = PretrainedSettings(), source: Source | None = None
+    ) -> None:
         super().__init__()
         self.model, self.opened = model.module, model
         self.content_words = frozenset() if source is None else source.content_words
@@ -110,11 +112,11 @@ class PretrainedCaptioning(Task):
         self.usual = Generating(**numbers, diversity=0.0, prompt=default_prompt(model))
         self.decoding = self.usual.changed(**settings.decoding)
         self._told = False
-        self.language: Language | None = None
+        self.language: CaptionLanguage | None = None
 
     @property
     def encoder(self) -> "PretrainedCaptioning":
-        """What a source asks how pictures are read: as they are, and nothing is cached."""
+        """Itself, as the encoder of which a source asks how to read pictures: as they are, without a cache."""
         return self
 
     def frozen_part(self) -> None:
@@ -126,7 +128,7 @@ class PretrainedCaptioning(Task):
         return settings | {"dtype": str(self.model.dtype).removeprefix("torch.")}
 
     def steering(self, wanted: Any, seen: Sequence[Extent]) -> None:
-        """Raises UserError: maps of transformers are recorded, not replaced."""
+        """Raise UserError: maps of transformers are recorded, not replaced."""
         raise UserError("a captioner of transformers cannot be steered: attend is for runs of this package")
 
     def describe(
@@ -139,12 +141,12 @@ class PretrainedCaptioning(Task):
         placed: bool = True,
         steering: None = None,
     ) -> list[Any]:
-        """The best caption of each picture, or a list of `captions` of each: see `Describing.describe`. There is no
-        strategy "diverse". Raises UserError for settings that `generate` does not have."""
+        """Return the best caption of each picture, or a list of `captions` for each: see `Describing.describe`. There
+        is no strategy "diverse". Raises UserError for settings that `generate` does not have."""
         decoding, number = decoding or self.decoding, captions or 1
         options = self._options(decoding, number, strategy)
         at_once = max(1, ROWS // max(options.get("num_beams") or decoding.beams, number))
-        found: list[list[DecodedCaption]] = []
+        captions_of: list[list[DecodedCaption]] = []
         for first in range(0, len(images), at_once):
             some = images[first : first + at_once]
             inputs = inputs_of(self.opened, some, decoding.prompt)
@@ -152,14 +154,14 @@ class PretrainedCaptioning(Task):
             written = iter(generation.captions)
             for picture in some:
                 extent = self._extent(generation, inputs, picture.size) if placed and generation.tokens else Extent()
-                found.append([_described(next(written), extent, decoding.length_power) for _ in range(number)])
+                captions_of.append([_described(next(written), extent, decoding.length_power) for _ in range(number)])
             if generation.why_not and not self._told:
                 self._told = True
                 log.warning("captions have no maps: %s", generation.why_not)
-        return found if captions is not None else [several[0] for several in found]
+        return captions_of if captions is not None else [several[0] for several in captions_of]
 
     def _options(self, decoding: Generating, number: int, strategy: Strategy) -> dict[str, Any]:
-        """The arguments of `generate` for what differs from the model's own settings."""
+        """Return the arguments of `generate` for the settings that differ from the model's own."""
         given, own = asdict(decoding), asdict(self.usual)
         for name in given.keys() - OPTIONS.keys() - {"prompt"}:
             if given[name] != own[name]:
@@ -177,8 +179,8 @@ class PretrainedCaptioning(Task):
             options |= {"num_beams": max(decoding.beams, number), "num_return_sequences": number}
         return options
 
-    def _extent(self, generation: Generation, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
-        """Where the maps of a picture of this size lie on it, measured once for each shape."""
+    def _extent(self, generation: GeneratedCaptions, inputs: dict[str, Tensor], size: tuple[int, int]) -> Extent:
+        """Return where the maps of a picture of this size lie on it, measured once for each shape."""
         assert generation.tokens is not None
         shape = round(size[0] / size[1], 2), generation.tokens.grid
         if shape not in self._extents:
@@ -190,32 +192,33 @@ class PretrainedCaptioning(Task):
         return {}
 
     @torch.no_grad()
-    def predict(self, batch: Batch, *, full: bool = False) -> Predicted:
+    def predict(self, batch: Batch, *, full: bool = False) -> PredictedCaptions:
         pictures, references = list(_pictures(batch.images)), _references(batch)
         described = self.describe(pictures, placed=any(boxes is not None for boxes in batch.boxes))
         caption = Caption(self.log_prob_of(pictures, references)) if ends_of(self.opened) else None
         batch = batch._replace(images=None, words=_places_of_words(references))
-        return Predicted(batch, Results(caption, described, {}, self.content_words), {}, {})
+        return PredictedCaptions(batch, Results(caption, described, {}, self.content_words), {}, {})
 
     def log_prob_of(self, images: Sequence[Image.Image], captions: Sequence[Sequence[str]]) -> Float[Tensor, "B R 1"]:
-        """log p of R captions of each picture, their ends included, in nats: see
+        """Return log p of R captions of each picture, their ends included, in nats: see
         `explain.captioners.references.log_prob_of_captions`."""
-        at_once, found = max(1, ROWS // len(captions[0])), []
+        at_once, log_prob = max(1, ROWS // len(captions[0])), []
         for first in range(0, len(images), at_once):
             some = slice(first, first + at_once)
             inputs = inputs_of(self.opened, images[some], self.decoding.prompt)
-            found.append(log_prob_of_captions(self.opened, inputs, captions[some]).sum(dim=2, keepdim=True))
-        return torch.cat(found)
+            log_prob.append(log_prob_of_captions(self.opened, inputs, captions[some]).sum(dim=2, keepdim=True))
+        return torch.cat(log_prob)
 
     def prepare_evaluation(self, source: Source) -> None:
         self.language = source.caption_language
 
-    def judge(self, predictions: Iterable[Predicted], folder: Path | None = None) -> dict[str, float]:
-        """The metrics of captions and maps that captioners of this package have.
+    def judge(self, predictions: Iterable[PredictedCaptions], folder: Path | None = None) -> dict[str, float]:
+        """Compute the metrics of captions and maps that captioners of this package have.
 
-        `nll` differs from theirs: it is of the references as they are written, with capitals, punctuation, rare words
-        and all of a long one, in the model's tokens; it is still in nats per word, of words between spaces and the end
-        of a caption. It is left out of a model without a token that ends a caption.
+        The metric `nll` differs from theirs. It is that of the references as they are written, with capitals,
+        punctuation, rare words and all of a long caption, in the model's tokens. It is still in nats per word, where
+        words are texts between spaces and the end of a caption. A model without a token that ends a caption has no
+        `nll`.
         """
 
         def standard() -> list[Evaluator]:
@@ -227,16 +230,22 @@ class PretrainedCaptioning(Task):
         return evaluated(predictions, standard, {}, folder)
 
     way = "attention, the mean of all layers and heads"
-    """How maps are made, for people."""
+    """How maps are made, in words."""
 
-    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
-        """Write a sheet for each image and one page of all. look: as that of `Describing.show`."""
+    def show(self, batch: CaptionBatch, folder: Path, **options: Any) -> list[Path]:
+        """Write a sheet for each image and one page of all.
+
+        options: as for `Describing.show`.
+        """
         described = self.describe(list(_pictures(batch.images)))
-        return write_pages(batch, described, self, folder, self.way, **look)
+        return write_pages(batch, described, self, folder, self.way, **options)
 
-    def figure(self, batch: CaptionBatch, paper: Paper, **look: Any) -> Any:
-        """A row for each image: the map and the overlay of the word whose map is sharpest. look: as that of `show`."""
-        return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper, self.way, **look)
+    def figure(self, batch: CaptionBatch, paper: Paper, **options: Any) -> Any:
+        """Draw a row for each image: the map and the overlay of the word whose map is sharpest.
+
+        options: as for `show`.
+        """
+        return figure_of(batch, self.describe(list(_pictures(batch.images))), self, paper, self.way, **options)
 
 
 def _described(written: Written, extent: Extent, length_power: float) -> DecodedCaption:
@@ -253,20 +262,20 @@ def _described(written: Written, extent: Extent, length_power: float) -> Decoded
 
 
 def _references(batch: CaptionBatch) -> list[list[str]]:
-    """The first R captions of each image as written, repeated where it has fewer: as a captioner of this package is
-    measured on."""
+    """Return the first R captions of each image as written, repeated where it has fewer: those on which a captioner of
+    this package is measured."""
     rows = range(batch.words.shape[1])
     return [[captions[row % len(captions)] for row in rows] for captions in batch.references]
 
 
 def _places_of_words(references: Sequence[Sequence[str]]) -> Int[Tensor, "B R T"]:
-    """A place for each word of each caption and for its end, as a batch of word ids has them; PAD after it."""
+    """Return a placeholder for each word of each caption and for its end, in place of word ids; PAD after it."""
     numbers = torch.tensor([[len(text.split()) + 1 for text in captions] for captions in references])
     return torch.where(torch.arange(int(numbers.max())) < numbers[..., None], UNKNOWN, PAD)
 
 
 def _pictures(images: Tensor | np.ndarray) -> Iterator[Image.Image]:
-    """The pictures of a batch: as a source of photographs reads them, or drawn ones (B, 3, Y, X)."""
+    """Yield the pictures of a batch: as a source of photographs reads them, or drawn ones (B, 3, Y, X)."""
     for image in images:
         drawn = isinstance(image, Tensor)
         yield Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) if drawn else image

@@ -1,4 +1,4 @@
-"""Where a user makes a captioner look: words and places, checked, and as maps for its regions."""
+"""The words and places at which a user makes a captioner look: checked, and converted to maps over its regions."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vision_attn.attention.steered import Steering
 from vision_attn.geometry.extents import WHOLE, Extent
-from vision_attn.geometry.places import Grid, as_map, is_box
+from vision_attn.geometry.places import RegionGrid, as_map, is_box
 from vision_attn.system.errors import UserError
 
 Place = Sequence[float | int] | np.ndarray | Tensor
@@ -22,13 +22,15 @@ SHAPES = "a point (x, y), a box (x0, y0, x1, y1) or a mask (Y, X)"
 
 
 class Wanted:
-    """What `Model.caption` is asked for with `attend` and `strength`: the place of each word, checked.
+    """The arguments `attend` and `strength` of `Model.caption`: the place of each word, checked.
 
-    Raises UserError for words and places that there are not.
+    Raises UserError for words and places that do not exist.
     """
 
     def __init__(self, attend: Any, strength: Any, most: int) -> None:
-        """most: the largest number of words of a caption, END included."""
+        """
+        most: the largest number of words of a caption, END included.
+        """
         if not isinstance(strength, Real) or isinstance(strength, bool) or not 0 <= float(strength) <= 1:
             raise UserError(f"strength is {strength!r}, but must be from 0 (its own map) to 1 (only the place)")
         if not isinstance(attend, Mapping) or not attend:
@@ -47,32 +49,34 @@ class Wanted:
     def steering(
         self, layout: tuple[int, int, int], extent: Extent, seen: Sequence[Extent], heads: int = 1
     ) -> Steering | None:
-        """The maps of images, of which a model sees the parts `seen`; None where nothing is steered.
+        """Return the maps of images; None if nothing is steered.
 
-        layout: frames, rows and columns of regions; extent: where they lie on what is seen.
+        layout: frames, rows and columns of regions.
+        extent: where the regions lie on the part of a photograph that the model sees.
+        seen: the part of each photograph that the model sees.
         """
         if not self.places:
             return None
-        different = {part: self._maps(layout, Grid(*layout[1:], extent, part)) for part in dict.fromkeys(seen)}
-        K = max(len(each) for maps in different.values() for each in maps.values())
+        different = {view: self._maps(layout, RegionGrid(*layout[1:], extent, view)) for view in dict.fromkeys(seen)}
+        K = max(len(heads_of_word) for maps in different.values() for heads_of_word in maps.values())
         shape = (len(seen), max(self.places), K, layout[0] * layout[1] * layout[2])
         alpha = torch.zeros(shape, dtype=torch.float64 if _is_double(self.places) else torch.float32)
-        for image, part in enumerate(seen):
-            for number, maps in different[part].items():
+        for image, view in enumerate(seen):
+            for number, maps in different[view].items():
                 if len(maps) not in (1, K):
                     raise UserError(f"word {number} has maps of {len(maps)} heads, and another word of {K}")
                 alpha[image, number - 1] = maps
         return Steering(alpha, self.strength * alpha.any(dim=-1))
 
-    def _maps(self, layout: tuple[int, int, int], grid: Grid) -> dict[int, Float[Tensor, "K L"]]:
-        """The map of each word, of several heads or of all of them."""
+    def _maps(self, layout: tuple[int, int, int], grid: RegionGrid) -> dict[int, Float[Tensor, "K L"]]:
+        """Return the map of each word: one for each of several heads, or one for all."""
         made: dict[int, Tensor] = {}
-        found: dict[int, Tensor] = {}
+        maps: dict[int, Tensor] = {}
         for number, place in self.places.items():
             if id(place) not in made:
                 made[id(place)] = _map_of(place, layout, grid, number)
-            found[number] = made[id(place)]
-        return found
+            maps[number] = made[id(place)]
+        return maps
 
 
 def _is_double(places: Mapping[int, Any]) -> bool:
@@ -80,7 +84,7 @@ def _is_double(places: Mapping[int, Any]) -> bool:
 
 
 def _numbers(words: Any, most: int) -> range:
-    """The numbers of words that a key of `attend` names."""
+    """Return the numbers of words that a key of `attend` names."""
     ends = words if isinstance(words, tuple) else (words, words)
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, Integral) for end in ends):
         raise UserError(f"attend has the word {words!r}: give its number, from 1, or (first, last)")
@@ -91,7 +95,7 @@ def _numbers(words: Any, most: int) -> range:
 
 
 def _checked(place: Any, words: Any) -> tuple[float, ...] | Tensor:
-    """A point or box as numbers, a mask as a tensor of floats."""
+    """Return a point or box as numbers, a mask as a tensor of floats."""
     where = f"attend, word {words}"
     try:
         array = torch.as_tensor(place if isinstance(place, Tensor) else np.asarray(place)).detach().cpu()
@@ -114,9 +118,9 @@ def _checked(place: Any, words: Any) -> tuple[float, ...] | Tensor:
 
 
 def _map_of(
-    place: tuple[float, ...] | Tensor, layout: tuple[int, int, int], grid: Grid, number: int
+    place: tuple[float, ...] | Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int
 ) -> Float[Tensor, "K L"]:
-    """A place as weights of regions, (1, L), or (K, L) of a mask for each head."""
+    """Return a place as weights of regions: (1, L), or (K, L) for a mask with a map for each head."""
     frames, *shape = layout
     if isinstance(place, Tensor):
         return _of_mask(place, layout, grid, number)
@@ -128,17 +132,18 @@ def _map_of(
         raise UserError(f"word {number}: the frame of {place} is from 1 to {frames}")
     if len(at) == 4 and not is_box(at):
         raise UserError(f"word {number}: a box is x0 < x1, y0 < y1 from -1 to 1, not {at}")
-    found = grid.at_point(*at) if len(at) == 2 else grid.on_mask(torch.ones(1, 1), Extent(*at))
-    if found is None:
+    on_grid = grid.at_point(*at) if len(at) == 2 else grid.on_mask(torch.ones(1, 1), Extent(*at))
+    if on_grid is None:
         raise _unseen(place, number, grid.seen)
     chosen = torch.ones(frames, dtype=torch.float64) / frames
     if frame is not None:
         chosen = torch.zeros(frames, dtype=torch.float64).index_fill(0, torch.tensor(int(frame) - 1), 1)
-    return as_map(chosen[:, None, None] * found).float().flatten()[None]
+    return as_map(chosen[:, None, None] * on_grid).float().flatten()[None]
 
 
-def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: Grid, number: int) -> Float[Tensor, "K L"]:
-    """A mask that has the shape of the model's maps is one of them; another lies on the whole photograph."""
+def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int) -> Float[Tensor, "K L"]:
+    """Return the map of a mask. A mask that has the shape of the model's maps is a map itself; any other lies on the
+    whole photograph."""
     own = layout if layout[0] > 1 else layout[1:]
     if mask.dim() not in (len(own), len(own) + 1) or (layout[0] > 1 and mask.shape[-3] != layout[0]):
         wanted = "(Y, X), or (K, Y, X) of heads" if layout[0] == 1 else f"({layout[0]}, Y, X), a map for each frame"
@@ -151,20 +156,20 @@ def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: Grid, number: int
         elif head.shape == torch.Size(own):
             maps.append(as_map(head).flatten())
         else:
-            parts = [grid.on_mask(part) if part.any() else None for part in head.reshape(-1, *head.shape[-2:])]
-            if all(part is None for part in parts):
+            on_grid = [grid.on_mask(frame) if frame.any() else None for frame in head.reshape(-1, *head.shape[-2:])]
+            if all(frame is None for frame in on_grid):
                 raise _unseen("this mask", number, grid.seen)
-            shares = [float(part.sum()) for part in head.reshape(-1, *head.shape[-2:])]
+            shares = [float(frame.sum()) for frame in head.reshape(-1, *head.shape[-2:])]
             zeros = torch.zeros(layout[1:], dtype=torch.float64)
-            weighed = [zeros if part is None else share * part for part, share in zip(parts, shares, strict=True)]
+            weighed = [zeros if frame is None else share * frame for frame, share in zip(on_grid, shares, strict=True)]
             maps.append(as_map(torch.stack(weighed)).to(mask.dtype).flatten())
     return torch.stack(maps)
 
 
 def _unseen(place: Any, number: int, seen: Extent) -> UserError:
-    part = (
+    visible = (
         "the whole photograph"
         if seen == WHOLE
         else f"x from {seen.x0:.2f} to {seen.x1:.2f}, y from {seen.y0:.2f} to {seen.y1:.2f}"
     )
-    return UserError(f"word {number}: {place} lies outside of what the model sees, {part} (in [-1, 1])")
+    return UserError(f"word {number}: {place} lies outside of what the model sees, {visible} (in [-1, 1])")

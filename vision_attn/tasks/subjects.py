@@ -1,4 +1,4 @@
-"""Runs of this package whose maps are measured: captioners, and classifiers that take glimpses or read windows."""
+"""Runs as subjects of `vision-attn measure`: captioners, and classifiers that take glimpses or read windows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,24 +14,24 @@ from vision_attn.data.images.squares import encoder_input
 from vision_attn.data.vocabulary import UNKNOWN
 from vision_attn.explain.attributions import regions_of
 from vision_attn.explain.captioners.generated_words import GeneratedWords
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
 from vision_attn.explain.methods import EXTRA
-from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent, middles
-from vision_attn.geometry.places import Grid
+from vision_attn.geometry.places import RegionGrid
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
 from vision_attn.tasks.classify import Classification
-from vision_attn.tasks.controlled import WordControl
 from vision_attn.tasks.pretrained import PretrainedCaptioning
+from vision_attn.tasks.word_control import WordControl
 
 GRADIENTS = ("grad-cam", "layer-cam", *EXTRA, "score-cam")
 SIDE = 224
-"""Pixels on a side of images of models that take any size."""
+"""The height and width in pixels of images for models that take any size."""
 
 
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
-    """What is measured of a run of this package that is not opened like a model of another library. Raises UserError
-    for tasks without an answer to an image."""
+    """Return the subject to measure of a run of this package. Raises UserError for tasks without an answer to an
+    image."""
     if isinstance(task, Captioning):
         check_photographs(task, name)
         return CaptionSubject(task, device)
@@ -46,7 +46,8 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
 
 
 def check_photographs(task: Captioning, name: str) -> None:
-    """Raise UserError, which says how to see where it looked, for a captioner of films and a reader of lines."""
+    """Raise UserError for a captioner of films and for a reader of lines. The message says how to see where it
+    looked."""
     if task.unit != "image":
         command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
         raise UserError(
@@ -55,10 +56,10 @@ def check_photographs(task: Captioning, name: str) -> None:
 
 
 class Word(NamedTuple):
-    """A word of a caption."""
+    """A word of a caption, as the target of a measurement."""
 
     words: Int[Tensor, "T"]
-    """The caption up to it."""
+    """The caption up to the word."""
     number: int
 
 
@@ -76,12 +77,12 @@ class CaptionSubject(Subject):
         return encoder_input(picture, self.task.resolution, "whole").float().to(self.device)
 
     @torch.no_grad()
-    def questions(self, image: Float[Tensor, "3 S S"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "3 S S"]) -> list[ExplainedAnswer]:
         (caption,) = self.task.describe(_bytes(image)[None], placed=False)
         ids = torch.tensor([self.index.get(word, UNKNOWN) for word in caption.words], dtype=torch.long)
         ids = ids.to(self.device)
         return [
-            Question(word, Word(ids[: number + 1], number), content)
+            ExplainedAnswer(word, Word(ids[: number + 1], number), content)
             for number, (word, content) in enumerate(zip(caption.words, caption.content or (), strict=True))
         ]
 
@@ -100,7 +101,7 @@ class CaptionSubject(Subject):
     def controls(
         self,
         image: Float[Tensor, "3 S S"],
-        questions: Sequence[Question],
+        questions: Sequence[ExplainedAnswer],
         boxes: Callable[[str], list[Any]],
         fill: Callable,
     ) -> list[list[float] | None] | None:
@@ -108,12 +109,14 @@ class CaptionSubject(Subject):
         if not (self.task.model.steerable and asked):
             return None
         if not hasattr(self, "_control"):
-            self._control = WordControl(self.task.model, Grid(*self.task.encoder.grid, self._extent), self._regions)
+            self._control = WordControl(
+                self.task.model, RegionGrid(*self.task.encoder.grid, self._extent), self._regions
+            )
         places = [question.target.number for question in asked]
-        found = self._control.of(
+        controls = self._control.of(
             image, questions[-1].target.words, places, [boxes(question.text) for question in asked], fill
         )
-        return [None if one is None else [*one] for one in found]
+        return [None if control is None else [*control] for control in controls]
 
     def value(self, inputs: Float[Tensor, "N L D"], target: Word) -> Float[Tensor, "N"]:
         return self._caption(inputs, target).log_prob[:, 0, target.number]
@@ -155,8 +158,8 @@ class CaptionSubject(Subject):
 
 
 class GlimpseSubject(Subject):
-    """A classifier of this package that takes glimpses or reads windows. "glimpses": how often each place was seen, in
-    the finest patch of a retina or in a window."""
+    """A classifier of this package that takes glimpses or reads windows. Its map "glimpses" says how often each place
+    was seen, in the finest patch of a retina or in a window."""
 
     own = ("glimpses",)
     task: Classification
@@ -172,9 +175,9 @@ class GlimpseSubject(Subject):
         return image.float().to(self.device) / 255
 
     @torch.no_grad()
-    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[ExplainedAnswer]:
         (answer,) = self.task.answer(image[None], self.seed)
-        return [Question(answer.name, int(answer.probabilities.argmax()))]
+        return [ExplainedAnswer(answer.name, int(answer.probabilities.argmax()))]
 
     def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
         images = image[None].requires_grad_()

@@ -28,14 +28,12 @@ from vision_attn.viz.foveated import GlimpseTrace
 
 
 class Transcription(Captioning):
-    """Captioning whose words are characters: same arguments, other metrics.
-
-    `validate_with`: not used.
+    """Captioning whose words are characters: the same arguments, other metrics. `validate_with` is not used.
 
     A model that labels columns (CTC) is decoded by prefix beam search with `beams`, or by its best path if `beams` is
-    1; of the other settings of decoding only `max_words` counts for it.
+    1. The only other setting of decoding that it uses is `max_words`.
 
-    `error` is the character error rate in percent; see `metrics/transcripts.py`.
+    The metric `error` is the character error rate in percent; see `metrics/transcripts.py`.
     """
 
     kind = "reader of lines"
@@ -45,13 +43,16 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def captured_batch(self, batch: CaptionBatch) -> CaptionBatch:
-        """As for photographs, with strips padded on the right with black to one of few widths."""
+        """Return the batch as for photographs, with strips padded on the right with black to one of few widths."""
         batch = super().captured_batch(batch)
         return batch._replace(images=padded(batch.images))
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
-        errors, maps = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)], [Motion(), Pointing(), Alignment()]
+        errors, maps = (
+            [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)],
+            [Motion(), Pointing(), Alignment()],
+        )
         return [*errors, *maps, *glimpses]
 
     def _decode(
@@ -73,8 +74,8 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def show(self, batch: CaptionBatch, folder: Path) -> list[Path]:
-        """A page of all strips, and the alignment of each: characters against columns. Of a model that takes glimpses
-        also their path over the characters of each image, as a picture and as an animation."""
+        """Write a page of all strips, and the alignment of each: characters against columns. For a model that takes
+        glimpses, also draw their path over the characters of each image, as a picture and as an animation."""
         return compare({type(self.model).__name__: self}, batch, folder)
 
     def figure(self, batch: CaptionBatch, paper: Paper) -> Any:
@@ -84,10 +85,11 @@ class Transcription(Captioning):
     def transcribed(
         self, images: Tensor, title: str, glimpses: bool = True, locations: Float[Tensor, "B T 2"] | None = None
     ) -> list[Transcribed]:
-        """What was read of each strip, with its maps, the labels of a model that labels columns, and what only pictures
-        need if `glimpses`: the glimpses, which are taken again for it, and where columns lie on the strip.
+        """Return the transcript of each strip, with its maps, and the labels of a model that labels columns.
 
-        locations: of the first T glimpses, of a model that takes them; NaN where it chooses itself.
+        glimpses: whether to add the parts that only pictures need: the glimpses, which are taken again, and where
+            columns lie on the strip.
+        locations: the locations of the first T glimpses, for a model that takes them; NaN where it chooses itself.
         """
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
@@ -104,13 +106,13 @@ class Transcription(Captioning):
                 title,
                 *caption[:2],
                 caption.alpha,
-                caption.log_prob if each is None else None,
-                each,
-                self._glimpsed(one, len(caption.words), locations) if glimpses and self.model.num_glimpses else None,
+                caption.log_prob if label is None else None,
+                label,
+                self._glimpsed(strip, len(caption.words), locations) if glimpses and self.model.num_glimpses else None,
                 caption.cut,
                 extent,
             )
-            for caption, each, one in zip(
+            for caption, label, strip in zip(
                 self._described(decoded, regions, placed=False), labels, regions.split(1), strict=True
             )
         ]
@@ -118,7 +120,7 @@ class Transcription(Captioning):
     def _glimpsed(
         self, regions: Float[Tensor, "1 L D"], num_words: int, locations: Float[Tensor, "1 T 2"] | None
     ) -> GlimpseTrace:
-        """The glimpses of one strip up to END."""
+        """Return the glimpses of one strip up to END."""
         number = min(num_words + 1, self.decoding.max_words)
         model = self.model if locations is None else self.model.guided(locations[:, : number * self.model.num_glimpses])
         taken = model.glimpses(regions, number)
@@ -144,14 +146,17 @@ class Transcription(Captioning):
         glimpses: bool = True,
         locations: Float[Tensor, "1 T 2"] | None = None,
     ) -> Strip:
-        """A line, as `data.lines.read_line` returns it, with its transcript; the rest as for `transcribed`."""
+        """Return a line, in the form of `data.lines.read_line`, with its transcript.
+
+        glimpses, locations: as for `transcribed`.
+        """
         images = padded_strips([ink], multiple=COLUMN)
         picture = Image.fromarray(images[0].permute(1, 2, 0).numpy())
         return Strip(title, picture, self.transcribed(images, type(self.model).__name__, glimpses, locations))
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:
-    """Write how each of several models, by name, aligns the same strips; see `write_transcripts`. All models must take
+    """Write pages of how several models, by name, align the same strips; see `write_transcripts`. All models must take
     strips of the height of `batch`."""
     read = {name: task.transcribed(batch.images, name) for name, task in tasks.items()}
     strips = [

@@ -1,1 +1,1 @@
-"""Tensors to pictures, animations and pages: PNG, GIF, HTML."""
+"""Draw tensors as pictures, animations and pages: PNG, GIF, HTML."""

@@ -1,4 +1,4 @@
-"""Alignments of lines: one row per character, one column per annotation vector, under the strip that was read."""
+"""Draw alignments of lines: one row per character, one column per annotation vector, under the strip that was read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +15,15 @@ from vision_attn.viz.foveated import GlimpseTrace
 from vision_attn.viz.glimpses import write_animation, write_glimpses
 from vision_attn.viz.overlay.scale import weights
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import DARK, MARGIN, Box, picture_name, save_picture
+from vision_attn.viz.panel_sheets import DARK, MARGIN, Box, picture_name, save_picture
 from vision_attn.viz.typeface import Typeface
 
 ROW = 18
-"""Height of a character's row, in pixels."""
+"""The height of a character's row, in pixels."""
 LABEL = 64
-"""Room for the characters, left of their rows."""
+"""The room for the characters, left of their rows, in pixels."""
 SPIKES = 90
-"""Height of the plot of label probabilities."""
+"""The height of the plot of label probabilities, in pixels."""
 COLOURS = ("#ffb454", "#6ec6ff", "#9ccc65", "#f48fb1", "#ce93d8", "#80cbc4", "#ffd54f", "#ef9a9a", "#b0bec5", "#a1887f")
 
 
@@ -34,15 +34,16 @@ class Transcribed(NamedTuple):
     text: str
     words: Sequence[str]
     alpha: Float[Tensor, "T Y X"] | None
-    """Where each character looked; None for a model without maps."""
+    """The map of each character; None for a model without maps."""
     log_prob: Sequence[float] | None
-    """Of each character, in nats; None for a model that labels columns, which knows that of whole transcripts alone."""
+    """log p of each character, in nats; None for a model that labels columns, which only knows that of whole
+    transcripts."""
     labels: Float[Tensor, "L V"] | None = None
-    """The probability of each character at each column, of a model that labels columns; 0 is the blank."""
+    """The probability of each character at each column, for a model that labels columns; 0 is the blank."""
     glimpses: GlimpseTrace | None = None
-    """Of a model that takes glimpses: those up to END."""
+    """The glimpses up to END, for a model that takes glimpses."""
     cut: bool = False
-    """Whether it was cut at `max_words`, before its end."""
+    """Whether the transcript was cut at `max_words`, before its end."""
     extent: Extent = WHOLE
     """Where the columns lie on the strip."""
 
@@ -64,10 +65,11 @@ def alignment_sheet(
     reference: str = "",
     boxes: Mapping[str, Sequence[Box]] | None = None,
 ) -> Image.Image:
-    """Draw the strip, and under it the alignment of each of `items`: the same picture for every mechanism.
+    """Draw the strip, and under it the alignment of each of `items`, in the same way for every mechanism.
 
-    A row's brightest column is its character's largest weight. `boxes` of the characters are outlined in their rows: of
-    the n-th "7" that is said, the n-th box. Models that label columns get a plot of their labels' probabilities below.
+    A row's brightest column is its character's largest weight. `boxes` of the characters are outlined in their rows:
+    the n-th "7" that is said has the n-th box. Models that label columns get a plot of their labels' probabilities
+    below.
     """
     scale = max(1, round(1000 / strip.width))
     wide, tall = strip.width * scale, strip.height * scale
@@ -101,13 +103,13 @@ def alignment_sheet(
 
 def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
-    `folder/index.html`, in which pointing at a character shows its map. Of a model that takes glimpses also their path,
-    as a picture and an animation `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
+    `folder/index.html`, in which pointing at a character shows its map. For a model that takes glimpses also their
+    path, as a picture and an animation `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
     items, paths = [], []
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
-            title, found = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
-            items.append(PageItem(title, strip.picture, *found, item.log_prob, extent=item.extent))
+            title, transcript = f"{strip.title}: {item.title}", (item.words, item.alpha, strip.references, strip.boxes)
+            items.append(PageItem(title, strip.picture, *transcript, item.log_prob, extent=item.extent))
         path = folder / picture_name(number, strip.title)
         reference = strip.references[0] if strip.references else ""
         paths.append(write_alignments(path, strip.picture, strip.items, reference=reference, boxes=strip.boxes))
@@ -124,7 +126,7 @@ def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Trans
 
 
 def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
-    """The picture and the animation of glimpses. The transcript takes the place of a class."""
+    """Write the picture and the animation of glimpses, with the transcript instead of a class."""
     assert item.glimpses is not None
     label, names = None, [item.text or "nothing"]
     if reference:
@@ -134,7 +136,7 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
 
 
 def _matrix(alpha: Float[Tensor, "T Y X"], width: int, extent: Extent) -> Image.Image:
-    """The weights of columns, each row relative to its largest. Each pixel shows the nearest column."""
+    """Draw the weights of columns, each row relative to its largest. Each pixel shows the nearest column."""
     columns = weights(alpha).sum(dim=1)
     columns = columns / columns.amax(dim=1, keepdim=True).clamp(min=torch.finfo(columns.dtype).tiny)
     spread = columns[:, nearest(width, columns.shape[1], extent.x0, extent.x1)]
@@ -151,7 +153,7 @@ def _rows(
     width: int,
     type_: Typeface,
 ) -> None:
-    """The character of each row, and the outline of its box."""
+    """Draw the character of each row, and the outline of its box."""
     count: dict[str, int] = {}
     for row, word in enumerate(words):
         number = count.get(word, 0)
@@ -167,7 +169,7 @@ def _rows(
 def _spikes(
     draw: ImageDraw.ImageDraw, labels: Float[Tensor, "L V"], left: int, top: int, width: int, extent: Extent
 ) -> None:
-    """p of each character at each column as a line, the blank in grey."""
+    """Draw p of each character at each column as a line, the blank in grey."""
     labels = labels.detach().float().cpu()
     floor, room = top + SPIKES - 8, SPIKES - 24
     draw.line((left, floor, left + width, floor), fill=DARK.quiet)

@@ -1,4 +1,4 @@
-"""Attention maps as in the figures of Show, Attend and Tell: one PNG with a panel per word."""
+"""Draw attention maps as in the figures of Show, Attend and Tell: one PNG with a panel per word."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.metrics.function_words import content_marks
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.overlay.scale import SHARES, Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid, ramp
-from vision_attn.viz.sheet import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
+from vision_attn.viz.panel_sheets import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05
-"""A map is nearly uniform if its entropy is within this fraction of the maximum."""
+"""A map is nearly uniform if its entropy is within this share of the maximum."""
 
 BAR = 160, 10  # pixels of the colours of a scale
 RIM = 2  # width of the white line around the selected region
@@ -52,15 +52,15 @@ def sharpest_word(
     uniform: bool = False,
 ) -> int | None:
     """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
-    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: nearly
-    uniform maps count too, for who has to show one."""
+    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: whether
+    nearly uniform maps count too, for a caller that must show one."""
     marks = content_marks(words, content)
-    found = [
+    candidates = [
         (entropy, index)
         for index, (content_word, entropy) in enumerate(zip(marks, relative_entropy(alpha).tolist(), strict=True))
         if content_word and entropy < (math.inf if uniform else 1 - EVEN)
     ]
-    return min(found)[1] if found else None
+    return min(candidates)[1] if candidates else None
 
 
 def squared(picture: Image.Image, square: Box) -> Image.Image:
@@ -95,23 +95,22 @@ def attention_sheet(
     seen: Extent = WHOLE,
 ) -> Image.Image:
     """Draw the plain picture, then one panel per word: the picture with that word's map, in one of the views of
-    `viz.overlay`, and its largest share of the weight. Below them stands the scale. Only the plain picture if `alpha`
-    is None.
+    `viz.overlay`, and its largest share of the weight. The scale stands below them. If `alpha` is None, only the plain
+    picture is drawn.
 
-    Args:
-        picture: the image in its own shape.
-        words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
-        title: a small line on top, such as the name of the file.
-        caption: the large line below it; by default the words, joined by spaces.
-        boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
-        log_prob: each word's log-probability in nats, shown as a probability next to the word.
-        regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
-            pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
-        extent: where the regions lie on the picture.
-        panel: pixels of a panel's longer side.
-        truth: what boxes are, for the remark that explains them.
-        overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
-        seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
+    picture: the image in its own shape.
+    words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
+    title: a small line on top, such as the name of the file.
+    caption: the large line below it; by default the words, joined by spaces.
+    boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
+    log_prob: each word's log-probability in nats, shown as a probability next to the word.
+    regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
+        pair of pictures: above, its region on the darkened picture; below, the map that it was selected from.
+    extent: where the regions lie on the picture.
+    panel: the longer side of a panel, in pixels.
+    truth: the name of the boxes in the remark that explains them.
+    overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
+    seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
 
     Raises UserError for an unknown view or scale, and if `words`, `alpha`, `log_prob` and `regions` differ in length, a
     map has no region, or a region lies outside the grid.
@@ -138,10 +137,10 @@ def attention_sheet(
 
 
 def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> Bar:
-    """The scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
+    """Return the scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
     flat = f"even map: {number(1 / maps[0].numel())}"
     if overlay == "contours":
-        lines = " and ".join(f"{share:.0%} ({kind})" for share, kind in zip(SHARES, ("thick", "thin"), strict=True))
+        lines = " and ".join(f"{share:.0%} ({line})" for share, line in zip(SHARES, ("thick", "thin"), strict=True))
         return Bar("", None, f"lines: the smallest areas with {lines} of the weight · {flat}")
     end = "max, of each map" if scale == "own" else f"{number(max(ends(maps)))}, for all maps"
     return Bar("0", ramp(BAR[0], BAR[1], overlay), f"{end} · shares of the weight in a region · {flat}")
@@ -150,7 +149,7 @@ def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> B
 def _notes(
     words: Sequence[str], maps: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
-    """The note next to each word: its largest share and whether its map is nearly even, and its probability."""
+    """Return the note next to each word: its largest share, whether its map is nearly even, and its probability."""
     marks = [""] * len(words)
     if maps is not None:
         largest = [f"max {number(share)}" for share in ends(maps)]
@@ -165,15 +164,15 @@ def _remark(
     log_prob: Sequence[float | int] | Tensor | None,
     boxes: str,
 ) -> str:
-    """The legend of the notes, that of `boxes`, and how many maps are nearly even or zero; empty if there is none of
-    it."""
-    found = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
-    found += [boxes] * bool(boxes)
+    """Return the legend of the notes and of `boxes`, and the number of maps that are nearly even or zero; empty without
+    any."""
+    remarks = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
+    remarks += [boxes] * bool(boxes)
     if alpha is not None:
         zero = weights(alpha).flatten(1).amax(dim=1) == 0
         kinds = {"zero (no weight anywhere)": zero, "even (no region stands out)": even(alpha)}
-        found += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
-    return " · ".join(found)
+        remarks += [f"{what}: {int(maps.sum())} of {len(words)} maps" for what, maps in kinds.items() if maps.any()]
+    return " · ".join(remarks)
 
 
 def write_sheet(
@@ -194,9 +193,9 @@ def check(
     name: str,
 ) -> None:
     """Raise a UserError that begins with `name` unless each word has one valid map, log-probability and region."""
-    for given, kind in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
+    for given, what in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
         if given is not None and len(given) != len(words):
-            counts = f"{len(words)} words but {len(given)} {kind}"
+            counts = f"{len(words)} words but {len(given)} {what}"
             raise UserError(f"{name}: {counts}; give one for each word, without the end word")
     if alpha is None:
         return

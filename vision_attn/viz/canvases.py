@@ -1,4 +1,4 @@
-"""Pictures of DRAW: the canvas after each time step with the write window of that step, as PNG and GIF.
+"""Draw DRAW's canvas after each time step with the write window of that step, as PNG and GIF.
 
 After figures 1 and 7 of DRAW (Gregor et al., 2015): a rectangle covers the grid of filters, and its line width is the
 sigma of the filters.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import SMOOTH, as_picture
-from vision_attn.viz.sheet import DARK, MARGIN, save_animation, save_picture
+from vision_attn.viz.panel_sheets import DARK, MARGIN, save_animation, save_picture
 
 PANEL = 112  # approximate longer side of a canvas, in pixels
 PLAYED = 760  # approximate width of an animation of few images
@@ -33,9 +33,9 @@ class Rectangles(NamedTuple):
     """The read or write window of each time step."""
 
     boxes: Float[Tensor, "B T 4"]
-    """(x0, y0, x1, y1) in [-1, 1] over the image: one stride per filter."""
+    """The windows (x0, y0, x1, y1) in [-1, 1] over the image: one stride per filter."""
     sigma: Float[Tensor, "B T"]
-    """Of the filters, in pixels of the image."""
+    """The sigma of the filters, in pixels of the image."""
 
 
 def write_strips(
@@ -119,7 +119,8 @@ def spread(num_steps: int, columns: int) -> list[int]:
 
 
 def enlarged(canvas: Float[Tensor, "C Y X"], side: int = PANEL) -> Image.Image:
-    """Convert a canvas to a picture with square pixels and a thin border. side: its longer side, about, in pixels."""
+    """Convert a canvas to a picture with square pixels and a thin border. side: the approximate longer side, in
+    pixels."""
     picture = as_picture(canvas.detach().float().cpu())
     zoom = max(1, round(side / max(picture.size)))
     picture = picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
@@ -173,14 +174,14 @@ def outlined(
 
 
 def landscape(number: int) -> int:
-    """How many columns arrange panels in a block that is wider than high, with few empty places."""
+    """Return the number of columns that arrange panels in a block that is wider than high, with few empty places."""
     ideal = math.sqrt(number * 2.2)
     near = range(max(1, math.ceil(ideal * 0.67)), max(math.ceil(ideal * 1.6), 2))
     return min(near, key=lambda columns: (-number % columns / columns + abs(math.log(columns / ideal)), columns))
 
 
 def played_side(number: int) -> int:
-    """The longer side of a panel of an animation of `number` images, in pixels: few images are large."""
+    """Return the longer side, in pixels, of a panel in an animation of `number` images: few images are large."""
     return min(max(PLAYED // landscape(number), PANEL), 2 * PANEL)
 
 

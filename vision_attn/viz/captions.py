@@ -1,4 +1,4 @@
-"""Pictures of captions: a sheet per image, and one HTML page for all images."""
+"""Write pictures of captions: a sheet per image, animations, and one HTML page for all images."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,14 +11,14 @@ from vision_attn.contracts import DecodedCaption
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import gaps, joined, shown
+from vision_attn.system.word_spacing import gaps, joined, shown
 from vision_attn.viz.attention import scale_bar, write_sheet
 from vision_attn.viz.canvases import LAST_FRAME
 from vision_attn.viz.films import film_sheet, write_film
 from vision_attn.viz.overlay.scale import Scale, ends, shares
 from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, overlaid
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import (
+from vision_attn.viz.panel_sheets import (
     BAR_LINE,
     DARK,
     MARGIN,
@@ -34,9 +34,10 @@ from vision_attn.viz.sheet import (
 from vision_attn.viz.typeface import Typeface, right_to_left
 
 SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
-"""Pixels of an animation: the longer side of its picture, its letters, between words, and from line to line."""
+"""The sizes of an animation in pixels: the longer side of its picture, the letters, the space between words, and the
+height of a line."""
 PACE = 900
-"""Milliseconds of a word in an animation."""
+"""The milliseconds of a word in an animation."""
 
 
 def items_of(
@@ -49,16 +50,17 @@ def items_of(
     frames: int = 1,
     seen: Sequence[Extent] | None = None,
 ) -> list[PageItem]:
-    """What pages and figures show of each captioned picture. frames: of films, whose pictures have them side by side.
-    seen: the part of each picture that the encoder sees, within which its maps lie."""
+    """Return the items of pages and figures, one for each captioned picture. frames: the number of frames of a film,
+    whose picture has them side by side. seen: the part of each picture that the encoder sees, within which its maps
+    lie."""
     nothing = [None] * len(titles)
     items = []
-    for title, picture, caption, given, box, part in zip(
+    for title, picture, caption, given, box, visible in zip(
         titles, pictures, described, references or nothing, boxes or nothing, seen or [WHOLE] * len(titles), strict=True
     ):
-        found = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
-        options = {"extent": caption.extent.within(part), "seen": part, "content": caption.content}
-        items.append(PageItem(title, picture, *found, frames=frames, **options))
+        arguments = (caption.words, caption.alpha, given or (), box, caption.log_prob, caption.region)
+        options = {"extent": caption.extent.within(visible), "seen": visible, "content": caption.content}
+        items.append(PageItem(title, picture, *arguments, frames=frames, **options))
     return items
 
 
@@ -66,8 +68,8 @@ def write_pictures(
     items: Sequence[PageItem], folder: Path, *, origin: str = "", overlay: View = VIEW, scale: Scale = "own"
 ) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
-    first. A caption without maps is shown as text; of each film also NUMBER-TITLE.gif is written. origin: which model
-    made the maps, and how, for the page. overlay, scale: see `viz.attention.attention_sheet`."""
+    first. A caption without maps is shown as text; each film also gets NUMBER-TITLE.gif. origin: the model and the
+    method that made the maps, for the page. overlay, scale: see `viz.attention.attention_sheet`."""
     paths = [write_page(folder / "index.html", items, origin=origin, overlay=overlay, scale=scale)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         paths += write_item(folder / picture_name(number, item.title), item, overlay, scale)
@@ -75,7 +77,7 @@ def write_pictures(
 
 
 def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> list[Path]:
-    """Write the sheet of one item as a PNG, and of a film also a GIF next to it. Returns the paths."""
+    """Write the sheet of one item as a PNG, and for a film also a GIF next to it. Returns the paths."""
     options: dict[str, Any] = {"title": item.title, "boxes": item.boxes, "log_prob": item.log_prob}
     options |= {"extent": item.extent, "seen": item.seen, "overlay": overlay, "scale": scale}
     if item.frames == 1 or item.alpha is None:
@@ -87,7 +89,7 @@ def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = 
 
 def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
     """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked, above the
-    scale and the title. The last frame shows the plain picture. Of a film, a GIF that plays it. Returns its path.
+    scale and the title. The last frame shows the plain picture. For a film, the GIF plays it. Returns its path.
 
     overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
     """
@@ -109,7 +111,7 @@ def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VI
 
 
 def _told(picture: Image.Image, marked: int | None, words: Sequence[str], title: str, bar: Bar) -> Image.Image:
-    """A picture above its caption, with one word marked: dark on light. Below them the scale and the title."""
+    """Draw a picture above its caption, with one word marked dark on light, and the scale and the title below."""
     inner, texts = max(picture.width, SIDE), [*map(shown, words)]
     type_ = Typeface(" ".join([title, *words]))
     places, across, line = [], 0.0, 0

@@ -1,4 +1,4 @@
-"""Pictures of what a classifier saw and said: glimpses of a retina, or reads of a filterbank."""
+"""Write pictures of a classifier's glimpses or reads, and of its answers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,15 @@ from vision_attn.contracts import ClassifierOutput, Glimpses, Reads
 from vision_attn.system.console import progress
 from vision_attn.viz.canvases import Rectangles
 from vision_attn.viz.glimpses import GlimpseTrace, write_animation, write_gallery, write_glimpses
-from vision_attn.viz.index import Entry, write_index
-from vision_attn.viz.reads import write_reads, write_reads_animation
+from vision_attn.viz.index import IndexEntry, write_index
+from vision_attn.viz.read_windows import write_reads, write_reads_animation
 
 GLIMPSES = "Numbered points are glimpses, brighter from first to last; squares are what the last one saw."
 READS = "A rectangle is the grid of filters, its line as thick as their sigma; below it what was read, and the answer."
 JUDGED = " Green is correct; red, with a cross, is wrong."
 SAMPLED = " Glimpses were sampled for these pictures, and may differ from those that were measured."
 DRAWN = 704
-"""Pixels, at most, of the longer side of an image in pictures."""
+"""The largest longer side of an image in pictures, in pixels."""
 
 
 def write_classified(
@@ -33,11 +33,12 @@ def write_classified(
     *,
     sampled: bool = False,
 ) -> list[Path]:
-    """Write pictures of where the model looked in each image of a batch and what it saw there. Returns their paths.
+    """Write pictures of the places that the model looked at in each image of a batch, and of the pixels that it saw
+    there. Returns their paths.
 
-    First a page that shows them all. For glimpses: a picture and an animation of each image, and a gallery of all. For
-    reads: one picture and one animation of all images. For a model that sees the whole image: nothing. `sampled`:
-    whether another run of the model would look elsewhere, which the page says.
+    The first path is a page that shows them all. Glimpses get a picture and an animation of each image, and a gallery
+    of all; reads get one picture and one animation of all images; a model that sees the whole image gets nothing.
+    sampled: whether the glimpses are sampled, so that they differ from run to run, which the page says.
     """
     if view is None:
         return []
@@ -46,25 +47,25 @@ def write_classified(
         reads, answers = Rectangles(view.boxes, view.sigma), (labels, glance.log_prob[:, 0].exp(), names)
         still = write_reads(folder / "reads.png", images, reads, view.patches, *answers)
         moving = write_reads_animation(folder / "reads.gif", images, reads, *answers)
-        entries = [Entry(still, "all reads"), Entry(moving, "the same, moving")]
-        return [write_looks(folder, entries, READS + JUDGED), still, moving]
+        entries = [IndexEntry(still, "all reads"), IndexEntry(moving, "the same, moving")]
+        return [write_classified_page(folder, entries, READS + JUDGED), still, moving]
     items = glimpsed(images, glance, view, labels, names)
     paths = [write_gallery(folder / "gallery.png", items)]
     sides = "correct answers on the left, wrong ones on the right"
     if len({item.right for item in items}) == 1:
         sides = f"all answers {'correct' if items[0].right else 'wrong'}"
-    entries = [Entry(paths[0], f"all images, each beside what was seen of it; {sides}")]
+    entries = [IndexEntry(paths[0], f"all images, each beside what was seen of it; {sides}")]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         still = write_glimpses(folder / f"{number:02d}.png", item)
         moving = write_animation(folder / f"{number:02d}.gif", item)
         paths += [still, moving]
-        entries.append(Entry(moving, f"image {number}", still))
+        entries.append(IndexEntry(moving, f"image {number}", still))
     guide = GLIMPSES + JUDGED + (SAMPLED if sampled else "")
-    return [write_looks(folder, entries, guide), *paths]
+    return [write_classified_page(folder, entries, guide), *paths]
 
 
-def write_looks(folder: Path, entries: Sequence[Entry], guide: str) -> Path:
-    """Write the page of pictures of where a classifier looked. `guide`: such as `GLIMPSES` or `READS`."""
+def write_classified_page(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
+    """Write the page of a classifier's pictures. guide: the text above them, such as `GLIMPSES` or `READS`."""
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
@@ -75,7 +76,7 @@ def glimpsed(
     labels: Sequence[int | None],
     names: Sequence[str],
 ) -> list[GlimpseTrace]:
-    """What pictures show of the first copy of each image. Large images are reduced."""
+    """Return the trace of the first copy of each image, for pictures. Large images are reduced."""
     assert glance.locations is not None
     extents: list[Any] = [None] * len(images)
     shown: Any = images
@@ -85,4 +86,4 @@ def glimpsed(
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
     parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
-    return [GlimpseTrace._make((*part[:6], "", part[6], names)) for part in parts]
+    return [GlimpseTrace._make((*fields[:6], "", fields[6], names)) for fields in parts]

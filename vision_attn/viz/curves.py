@@ -1,35 +1,37 @@
-"""Charts of curves: how numbers of several runs, or methods, went on from step to step."""
+"""Lay out charts of curves: the numbers of several runs, or methods, against the step."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 WIDTH, HEIGHT, LEFT, RIGHT, ABOVE, BELOW = 360, 210, 48, 20, 10, 26
-"""Of a chart, in units of its drawing, and of the margins around its curves."""
+"""The size of a chart, in units of its drawing, and the margins around its curves."""
 LETTER = 12
-"""Between the numbers at the ends of curves."""
+"""The smallest distance between the numbers at the ends of curves."""
 MOST = 1000
-"""Points of a curve that are drawn."""
+"""The largest number of points of a curve that are drawn."""
 
 Curve = Sequence[tuple[int | float, float]]
-"""Steps and values."""
+"""Pairs of a step and a value."""
 
 
 class Tick(NamedTuple):
-    """A round number of an axis, and where it is on this axis."""
+    """A round number of an axis, and its place on this axis."""
 
     place: float
     text: str
 
 
-class Line(NamedTuple):
-    """A curve in the coordinates of the chart. `number`: which colour and dashes of the page it has."""
+class _Line(NamedTuple):
+    """A curve in the coordinates of the chart.
+
+    number: the number of its colour and dashes on the page."""
 
     name: str
     number: int
     points: list[tuple[float, float]]
     end: float
-    """The height of the number at its end."""
+    """The height of the number at the curve's end."""
 
 
 class Plot(NamedTuple):
@@ -37,9 +39,9 @@ class Plot(NamedTuple):
 
     name: str
     across: list[Tick]
-    """Of the horizontal axis."""
+    """The ticks of the horizontal axis."""
     up: list[Tick]
-    lines: list[Line]
+    lines: list[_Line]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -48,8 +50,8 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown: Sequence[int | float] = ()) -> Plot:
-    """Place the points of curves on a chart. names: of the curves of all charts of the page, which share colours.
-    shown: values that the vertical axis reaches in any case, so that small differences look small."""
+    """Place the points of curves on a chart. names: the curves of all charts of the page, which share colours. shown:
+    values that the vertical axis always reaches, so that small differences look small."""
     steps, values = zip(*(point for curve in curves.values() for point in curve), strict=True)
     left, right, marks = min(steps), max(steps), ticks(min([*values, *shown]), max([*values, *shown]), outside=True)
     low, high = marks[0], marks[-1]
@@ -63,7 +65,7 @@ def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown:
     thinned = {run: curve[:: -(-len(curve) // MOST)] for run, curve in curves.items()}
     points = {run: [(across(step), up(value)) for step, value in curve] for run, curve in thinned.items()}
     ends = apart([line[-1][1] for line in points.values()])
-    lines = [Line(run, names.index(run), points[run], end) for run, end in zip(points, ends, strict=True)]
+    lines = [_Line(run, names.index(run), points[run], end) for run, end in zip(points, ends, strict=True)]
     return Plot(
         name,
         [Tick(across(step), short(step)) for step in ticks(left, right) if left <= step <= right],
@@ -73,7 +75,8 @@ def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown:
 
 
 def ticks(low: int | float, high: int | float, *, outside: bool = False) -> list[float]:
-    """Two to six round numbers from `low` to `high`; with `outside`, they enclose both. One if both are equal."""
+    """Return two to six round numbers from `low` to `high`, or one if both are equal; with `outside`, they enclose
+    both."""
     span = high - low
     if span <= abs(high) * 1e-9:
         return [low]
@@ -85,7 +88,7 @@ def ticks(low: int | float, high: int | float, *, outside: bool = False) -> list
 
 
 def short(number: int | float) -> str:
-    """A round number in few letters: 0.25, 20k, 3M, 1e-05."""
+    """Write a round number in few letters: 0.25, 20k, 3M, 1e-05."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "")):
         if abs(number) >= size:
             return f"{number / (size if letter else 1e3):g}{letter or 'k'}"
@@ -93,7 +96,7 @@ def short(number: int | float) -> str:
 
 
 def apart(heights: Sequence[float]) -> list[float]:
-    """Move heights as little as it takes to put `LETTER` between each two, top to bottom, within the chart."""
+    """Move heights as little as possible so that neighbours are `LETTER` apart, top to bottom, within the chart."""
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     moved = dict.fromkeys(order, 0.0)
     above = -math.inf

@@ -1,4 +1,4 @@
-"""Pictures of captioned films: a strip of frames for each word, lit where the model looked, and an animation."""
+"""Draw captioned films: a strip of frames for each word, with its map, and an animation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,42 +10,42 @@ from PIL import Image, ImageColor, ImageDraw
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.attention import scale_bar
 from vision_attn.viz.canvases import write_frames
 from vision_attn.viz.overlay.scale import Scale, check_scale, ends, number, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined
-from vision_attn.viz.sheet import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
+from vision_attn.viz.panel_sheets import BAR_LINE, DARK, MARGIN, Box, bar_lines, boxed, draw_bar, fitted
 from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150
-"""Pixels of a frame's longer side, between frames, and for the word next to its frames."""
+"""The longer side of a frame, the gap between frames, and the room for the word next to its frames, in pixels."""
 BOXES = "boxes: the actor of the event that a word tells of"
 PLAYED = 288
-"""Pixels of a frame's longer side in an animation."""
+"""The longer side of a frame in an animation, in pixels."""
 EDGE = "#30353f"
-"""Of a frame, which may be as dark as the page, and of the line that shows the time."""
+"""The colour of the edge of a frame, which may be as dark as the page, and of the line that shows the time."""
 PACE = 350
-"""Milliseconds of a frame in an animation."""
+"""The milliseconds of a frame in an animation."""
 TIMELINE, SPACE = 14, 6
-"""Pixels of the line that shows the time, and between words."""
+"""The height of the line that shows the time, and the space between words, in pixels."""
 
 
 def frames_of(strip: Image.Image, frames: int) -> list[Image.Image]:
-    """The frames of a film, from the strip in which they are side by side."""
+    """Cut a strip into the frames of a film, which are side by side."""
     width = strip.width // frames
     return [strip.crop((width * number, 0, width * (number + 1), strip.height)) for number in range(frames)]
 
 
 def on_strip(box: Box, frames: int) -> tuple[float, float, float, float]:
-    """A box of a film, (x0, y0, x1, y1, frame), on its strip."""
+    """Convert a box of a film, (x0, y0, x1, y1, frame), to its strip."""
     x0, y0, x1, y1, frame = (float(edge) for edge in box)
     left, right = ((x + 1 + 2 * frame) / frames - 1 for x in (x0, x1))
     return left, y0, right, y1
 
 
 def times_of(strip: Image.Image) -> list[str]:
-    """The time of each frame of a film, for people: "2.4 s", or "1:02" after a minute; empty if it is unknown."""
+    """Return the time of each frame of a film as text: "2.4 s", or "1:02" after a minute; empty if unknown."""
     return [
         f"{seconds:.1f} s" if seconds < 60 else "{}:{:02d}".format(*divmod(round(seconds), 60))
         for seconds in strip.info.get("times") or ()
@@ -53,7 +53,7 @@ def times_of(strip: Image.Image) -> list[str]:
 
 
 def over_time(alpha: Float[Tensor, "T F Y X"]) -> Float[Tensor, "T F"]:
-    """The share of each frame in the map of each word."""
+    """Return the share of each frame in the map of each word."""
     return weights(alpha).sum(dim=(2, 3))
 
 
@@ -72,9 +72,9 @@ def film_sheet(
 ) -> Image.Image:
     """Draw the frames, then a row for each word: the frames with its map, on one scale.
 
-    strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of what it tells of.
-    log_prob: of each word, in nats. extent: where the regions lie on a frame. overlay, scale, seen (of a frame): see
-    `viz.attention.attention_sheet`.
+    strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of the object or event
+    that it names. log_prob: that of each word, in nats. extent: where the regions lie on a frame. overlay, scale, seen
+    (of a frame): see `viz.attention.attention_sheet`.
     """
     check_view(overlay)
     check_scale(scale)
@@ -128,8 +128,8 @@ def film_sheet(
 def write_film(
     path: str | Path, strip: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T F Y X"], title: str = ""
 ) -> Path:
-    """Write a GIF that plays the film: in each frame, words are the brighter the more of their map lies there, and a
-    line shows the time. Returns its path."""
+    """Write a GIF that plays the film. In each frame, words are brighter the more of their map lies there, and a line
+    shows the time. Returns its path."""
     film = [fitted(frame, PLAYED) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size
     shares = over_time(alpha)

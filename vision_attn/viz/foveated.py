@@ -1,4 +1,4 @@
-"""The glimpses of one image: their path, and the foveated image made of what they saw.
+"""Draw the glimpses of one image: their path, and the foveated image made of their pixels.
 
 After figure 3 of Recurrent Models of Visual Attention (Mnih et al., 2014).
 """
@@ -13,7 +13,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 from torch import Tensor
 
 from vision_attn.system.errors import UserError
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 SMOOTH = 4  # lines and points are drawn this many times larger, then averaged
 FAINT = 0.45  # brightness of the path at its start; it ends at 1
@@ -25,35 +25,35 @@ class GlimpseTrace(NamedTuple):
     """One image, the glimpses of a classifier, and its answer."""
 
     image: Float[Tensor, "C Y X"]
-    """Grey or RGB, in [0, 1]; may be reduced (`extent`)."""
+    """The image in grey or RGB, in [0, 1]; it may be reduced (`extent`)."""
     locations: Float[Tensor, "T 2"]
     """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
-    """What each glimpse saw: scale k covers g 2^k x g 2^k pixels of the image, centred at the location."""
+    """The pixels of each glimpse: scale k covers g 2^k x g 2^k pixels of the image, centred at the location."""
     label: int | None
-    """The correct class; None where it is not known."""
+    """The correct class; None if unknown."""
     said: int
     """The predicted class."""
     probabilities: Float[Tensor, "T N"] | None = None
-    """Of each class, after each glimpse."""
+    """The probability of each class after each glimpse."""
     title: str = ""
     extent: tuple[int, int] | None = None
-    """Width and height in pixels of the image that was looked at, if `image` is a reduced one."""
+    """The width and height in pixels of the original image, if `image` is reduced."""
     names: Sequence[str] = ()
-    """Of classes; empty where they are numbers."""
+    """The names of the classes; empty if they are numbers."""
 
     @property
     def right(self) -> bool | None:
-        """Whether the answer is correct; None where that is not known."""
+        """Whether the answer is correct; None if unknown."""
         return None if self.label is None else self.said == self.label
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the image that was looked at."""
+        """The width and height of the original image."""
         return self.extent or (self.image.shape[2], self.image.shape[1])
 
     def named(self, number: int) -> str:
-        """The name of a class."""
+        """Return the name of a class."""
         return self.names[number] if self.names else str(number)
 
     @property
@@ -102,7 +102,7 @@ def checked(trace: GlimpseTrace) -> GlimpseTrace:
 def foveated(
     locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int | float = 1
 ) -> Float[Tensor, "C y x"]:
-    """Draw what these glimpses saw of an image of height x width pixels, enlarged by `zoom`, or reduced; black
+    """Draw the pixels of these glimpses in an image of height x width pixels, enlarged or reduced by `zoom`; black
     elsewhere.
 
     Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. Finer scales are drawn over

@@ -1,4 +1,4 @@
-"""Pictures of RAM: the path of its glimpses and what each one saw (Mnih et al., 2014, figure 3), as PNG and GIF."""
+"""Draw the path of RAM's glimpses and the pixels of each (Mnih et al., 2014, figure 3), as PNG and GIF."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from vision_attn.system.console import plural
 from vision_attn.system.errors import UserError
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked, foveated, traced
-from vision_attn.viz.sheet import (
+from vision_attn.viz.panel_sheets import (
     DARK,
     GAP,
     MARGIN,
@@ -25,19 +25,19 @@ from vision_attn.viz.sheet import (
 
 RIGHT, WRONG, WRONG_MARK = "#4cc38a", "#ff6b62", "×"
 CLOSE = 6
-"""From this ratio of an image's width to that of the widest patch, a glimpse is too small to be seen in the image, and
-is shown close up."""
+"""The ratio of an image's width to that of the widest patch from which on a glimpse is too small to see in the image,
+and is shown close up."""
 FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
 FRAME, LAST_FRAME = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
 
 
 def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
-    """Write a PNG: the image with the path of glimpses, then what each glimpse saw. Returns its path.
+    """Write a PNG: the image with the path of glimpses, then the pixels of each glimpse. Returns its path.
 
     Points are numbered and grow brighter from first to last; the last glimpse's squares are outlined. With
     `probabilities`, each glimpse is titled with the most likely class after it. Green is correct; red, with a cross, is
-    wrong, and an answer without a `label` has the colour of text. In images much larger than a glimpse, what it saw is
+    wrong, and an answer without a `label` has the colour of text. In images much larger than a glimpse, its pixels are
     shown close up.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
@@ -57,10 +57,10 @@ def write_animation(path: str | Path, trace: GlimpseTrace) -> Path:
 
 
 def write_gallery(path: str | Path, items: Sequence[GlimpseTrace], *, title: str = "") -> Path:
-    """Write a PNG of many images, each with its path and all that was seen of it. Returns its path.
+    """Write a PNG of many images, each with its path and all pixels that were seen. Returns its path.
 
-    Correct answers are on the left and wrong ones on the right, each row by row in the order given. What was seen of
-    images much larger than a glimpse is what the last one saw.
+    Correct answers are on the left and wrong ones on the right, each row by row in the order given. For images much
+    larger than a glimpse, only the last glimpse is shown.
 
     Raises UserError, before anything is written, if there is no item or an item's shapes do not fit each other.
     """
@@ -83,7 +83,7 @@ def glimpse_sheet(trace: GlimpseTrace) -> Image.Image:
 
 
 def frames(trace: GlimpseTrace) -> list[Image.Image]:
-    """Draw, for each glimpse, the image with the path so far next to what this glimpse saw. All of one size."""
+    """Draw, for each glimpse, the image with the path so far next to the glimpse's pixels. All have one size."""
     trace = checked(trace)
     num_glimpses, drawn = len(trace.locations), []
     plain = fitted(as_picture(trace.image), _side(trace, FRAME_SIDE))
@@ -97,11 +97,12 @@ def frames(trace: GlimpseTrace) -> list[Image.Image]:
 
 
 def gallery_sheet(items: Sequence[GlimpseTrace], *, title: str = "") -> Image.Image:
-    """Draw examples, each its path next to all that was seen, in no more columns than rows (but at least two)."""
+    """Draw examples, each with its path next to all pixels that were seen, in no more columns than rows (but at least
+    two)."""
     if not items:
         raise UserError("gallery: there is no example to show")
     items = [checked(item) for item in items]
-    sides = [[item for item in items if (item.right is not False) is kind] for kind in (True, False)]
+    sides = [[item for item in items if (item.right is not False) is is_right] for is_right in (True, False)]
     rows = 1
     while sum(columns := [math.ceil(len(side) / rows) for side in sides]) > max(2, rows):
         rows += 1
@@ -132,7 +133,8 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
 
 
 def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
-    """Draw what one glimpse saw, with its number and the class predicted after it. Also returns the text's colour."""
+    """Draw the pixels of one glimpse, with its number and the class predicted after it. Also returns the text's
+    colour."""
     drawn = seen(trace, slice(step, step + 1), near)
     if not _close(trace):
         (x, y), (X, Y), reach = trace.locations[step].tolist(), trace.size, trace.reach
@@ -159,7 +161,7 @@ def _example(trace: GlimpseTrace | None) -> Image.Image | None:
 
 
 def seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
-    """Draw what the glimpses of the given time steps saw: where they saw it, or the last one close up."""
+    """Draw the pixels of the glimpses of the given time steps in their places, or the last one close up."""
     X, Y = trace.size
     side = _side(trace, near)
     if _close(trace):
@@ -172,7 +174,7 @@ def seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
 
 
 def _close(trace: GlimpseTrace) -> bool:
-    """Whether what a glimpse saw is too small to be seen in the whole image."""
+    """Return whether a glimpse is too small to see in the whole image."""
     return max(trace.size) > CLOSE * trace.reach
 
 

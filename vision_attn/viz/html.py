@@ -1,4 +1,4 @@
-"""HTML pages: the templates of the folder `templates`, filled in by Jinja2, which escapes all that it inserts."""
+"""Write HTML pages from the templates of the folder `templates` with Jinja2, which escapes all that it inserts."""
 
 import base64
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.system.files import replacing
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
 
 FONTS = Path(__file__).parent / "templates" / "fonts"
 FACES = {
@@ -16,14 +16,14 @@ FACES = {
     "inter-greek": "0370-03FF",
     "inter-cyrillic": "0400-045F 0490-0491 04B0-04B1 2116",
 }
-"""The files of the included typeface, and their letters. A page holds those whose letters it has; the browser takes all
-other letters from the typefaces of the machine."""
+"""The files of the included typeface, and their letters. A page holds the files whose letters it needs; the browser
+takes all other letters from the typefaces of the machine."""
 PLACE = "/*<faces>*/"
-"""Where a page's typeface is inserted. No text of a page can hold it, since "<" is escaped."""
+"""The mark where a page's typeface is inserted. No text of a page can hold it, since "<" is escaped."""
 
 
 def write_html(path: str | Path, template: str, **values: Any) -> Path:
-    """Write the page of a template. `values`: what it inserts, by name. Returns the path of the page."""
+    """Write the page of a template. Returns its path. values: the values that it inserts, by name."""
     page = filled(template, **values)
     page = page.replace(PLACE, _faces(page), 1)
     with replacing(path) as temporary:
@@ -32,18 +32,18 @@ def write_html(path: str | Path, template: str, **values: Any) -> Path:
 
 
 def filled(template: str, **values: Any) -> str:
-    """Fill in a template. `values`: what it inserts, by name; `palette` is always there."""
+    """Fill in a template. values: the values that it inserts, by name; `palette` is always there."""
     return _environment().get_template(template).render(palette=DARK, **values)
 
 
-def data_url(content: bytes, kind: str) -> str:
-    """Encode a picture, so that a page holds it. `kind`: its format, such as "jpeg"."""
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+def data_url(content: bytes, media_type: str) -> str:
+    """Encode a picture as a data URL, so that a page holds it. media_type: its format, such as "jpeg"."""
+    return f"data:image/{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 @cache
 def _environment() -> Any:
-    """The templates, a `jinja2.Environment`. Jinja2 is imported here since most commands write no page."""
+    """Return the templates, a `jinja2.Environment`. Jinja2 is imported here since most commands write no page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -56,10 +56,10 @@ def _environment() -> Any:
 
 
 def _faces(page: str) -> str:
-    """CSS that holds the files of the typeface that a page needs."""
+    """Return CSS that holds the files of the typeface that a page needs."""
     return "\n".join(
         f'@font-face {{ font-family: Inter; font-weight: 400 700; src: url("{_font(name)}") format("woff2"); '
-        f"unicode-range: {', '.join(f'U+{part}' for part in letters.split())}; }}"
+        f"unicode-range: {', '.join(f'U+{letter_range}' for letter_range in letters.split())}; }}"
         for name, letters in FACES.items()
         if re.search("[" + re.sub(r"[0-9A-F]{4}", r"\\u\g<0>", letters.replace(" ", "")) + "]", page)
     )

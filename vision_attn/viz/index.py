@@ -1,4 +1,4 @@
-"""A page that shows the pictures in its folder."""
+"""Write a page that shows the pictures in its folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,23 +10,23 @@ from PIL import Image
 from vision_attn.viz.html import write_html
 
 AT_ONCE = 40
-"""Pictures that a browser loads before they are near."""
+"""The number of pictures that a browser loads at once; it loads the others when they come near."""
 WHOLE = 1000
-"""Pictures of this width in pixels have a row of their own."""
+"""The width in pixels from which on a picture has a row of its own."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A picture and the text below it."""
 
     path: Path
     text: str
     still: Path | None = None
-    """For an animation: a still picture of the same, to which the text links."""
+    """A still picture of an animation, to which the text links."""
 
 
-def write_index(path: Path, entries: Sequence[Entry], *, title: str, guide: str) -> Path:
-    """Write an HTML page of pictures in the folder of `path`, in their order, in rows that fill its width. `guide` says
-    how to read them."""
+def write_index(path: Path, entries: Sequence[IndexEntry], *, title: str, guide: str) -> Path:
+    """Write an HTML page of pictures in the folder of `path`, in their order, in rows that fill its width. guide: the
+    text that says how to read them."""
     shown = [
         {
             "address": _address(entry.path, path.parent),

@@ -1,4 +1,5 @@
-"""Interactive attention maps of one or more images: a self-contained HTML file in which words can be pointed at."""
+"""Write interactive attention maps of one or more images: a self-contained HTML file in which words can be pointed
+at."""
 
 import base64
 import io
@@ -13,21 +14,21 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.geometry.extents import WHOLE, Extent, cell, centres
-from vision_attn.system.written import gaps, joined, shown
+from vision_attn.system.word_spacing import gaps, joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.films import on_strip, times_of
 from vision_attn.viz.html import data_url, write_html
 from vision_attn.viz.overlay.pages import NAMES, constants
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares, weights
 from vision_attn.viz.overlay.views import VIEW, View, check_view
-from vision_attn.viz.sheet import Box, fitted
+from vision_attn.viz.panel_sheets import Box, fitted
 
 SIDE = 448  # largest longer side of a photograph in the page, in pixels
 LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 Unit = Literal["word", "character", "hop", "map", "answer", "text"]
-"""What a page calls each part of the model's output."""
+"""The name that a page gives each part of the model's output."""
 KEYS = " The key v changes the view, s the scale, which says what share of the weight lies in a region."
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
@@ -37,7 +38,7 @@ P = {
     "word": " p is the probability that the model gave a word, after those before it.",
     "character": " p is the probability that the model gave a character.",
 }
-"""What p is: of others, the callers' guides say it."""
+"""The meaning of p by unit; for other units, the callers' guides say it."""
 BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
@@ -51,14 +52,14 @@ NO_MAPS = "This captioner has no attention, so its captions have no maps."
 
 
 class PageItem(NamedTuple):
-    """One image, its caption, and where the model looked at each word."""
+    """One image, its caption, and the map of each word."""
 
     title: str
     picture: Image.Image
     """The image in its own shape."""
     words: Sequence[str]
     alpha: Float[Tensor, "T *F Y X"] | None = None
-    """The weight of each of Y x X regions at each of the T words, of each of F frames of a film; None if the captioner
+    """The weight of each of Y x X regions at each of the T words, for a film in each of F frames; None if the captioner
     has no maps."""
     references: Sequence[str] = ()
     """Reference captions of the image."""
@@ -76,7 +77,7 @@ class PageItem(NamedTuple):
     layers_extent: Extent = WHOLE
     """Where the regions of `layers` lie on the picture."""
     question: str = ""
-    """What was asked, and answered: stands above the words."""
+    """The question and its answer, which stand above the words."""
     frames: int = 1
     """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
     content: Sequence[bool] | None = None
@@ -105,9 +106,9 @@ def write_page(
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
-    sliders for the layer and the head. `guide` replaces the line below the title; `origin` stands before it, and says
-    which model made the maps, and how. `overlay` and `scale` are those at the beginning; the reader may change them:
-    see `viz.overlay`. With "character" as `unit`, words are characters, and the n-th "7" has the n-th box of "7".
+    sliders for the layer and the head. `guide` replaces the line below the title; `origin`, the model and the method
+    that made the maps, stands before it. The page begins with `overlay` and `scale`, which the reader may change: see
+    `viz.overlay`. With "character" as `unit`, words are characters, and the n-th "7" has the n-th box of "7".
 
     Raises UserError, before anything is written, for an unknown view or scale, and if an item's words, maps,
     log-probabilities and regions differ in length, or a region lies outside its grid.
@@ -135,7 +136,7 @@ def write_page(
 
 
 def _wide(picture: Image.Image) -> bool:
-    """Whether a picture is a strip, such as a line of text or the frames of a film."""
+    """Return whether a picture is a strip, such as a line of text or the frames of a film."""
     return picture.width >= 3 * picture.height
 
 
@@ -149,7 +150,7 @@ def _guide(items: Sequence[PageItem], unit: Unit) -> str:
 
 
 class _Word(NamedTuple):
-    """A word, its map, and what is said of them."""
+    """A word, its map, and their descriptions."""
 
     text: str
     gap: str
@@ -163,7 +164,7 @@ class _Word(NamedTuple):
     most: str
     """The largest share of a region in the map."""
     mosts: str
-    """The same of each mean and head of `layers`, separated by spaces."""
+    """The largest share of each mean and head of `layers`, separated by spaces."""
 
 
 class _Dials(NamedTuple):
@@ -176,7 +177,7 @@ class _Dials(NamedTuple):
 
 
 class _Figure(NamedTuple):
-    """What the template inserts of an item."""
+    """The template's data of an item."""
 
     item: PageItem
     source: str
@@ -195,7 +196,7 @@ class _Figure(NamedTuple):
     times: list[str]
     words: list[_Word]
     plain: str
-    """What was said, of a model without maps."""
+    """The text of a model without maps."""
     dials: _Dials | None
 
 
@@ -238,17 +239,17 @@ def _layers(
 
 
 def _heads(maps: Float[Tensor, "K Y X"]) -> Float[Tensor, "K_1 L"]:
-    """A layer's mean and heads."""
+    """Return a layer's mean and heads."""
     return weights(torch.cat([maps.mean(dim=0, keepdim=True), maps])).flatten(1)
 
 
 def map_of(alpha: Float[Tensor, "*any"]) -> str:
-    """A map as pages hold it: `_bytes` in base64."""
+    """Encode a map for a page: `_bytes` in base64."""
     return _encoded(_bytes(weights(alpha.flatten()[None])))
 
 
 def _bytes(maps: Float[Tensor, "N L"]) -> bytes:
-    """A byte for each region: 255 where a map is largest."""
+    """Return a byte for each region: 255 where a map is largest."""
     scaled = maps / maps.amax(dim=1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
     return (scaled * 255).round().byte().numpy().tobytes()
 
@@ -286,7 +287,7 @@ def _words(item: PageItem, between: Sequence[str], unit: Unit) -> Iterator[_Word
 
 
 def _most(alpha: Float[Tensor, "*any"]) -> str:
-    """The largest share of a map."""
+    """Return the largest share of a map."""
     return f"{float(shares(alpha.flatten()[None]).amax()):.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Text in pictures: the choice of a typeface, and measuring, cutting and wrapping text in it.
+"""Choose a typeface for text in pictures, and measure, cut and wrap text in it.
 
 Pillow's built-in typeface has only plain Latin letters. For other text, a typeface installed on the machine is used;
 letters that none of them has lose their accents, or appear as empty boxes, and a message says so.
@@ -14,7 +14,8 @@ from vision_attn.system.console import complain
 
 _CHINESE = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _UNIT = re.compile(rf"\s*(?:[{_CHINESE}][、。，：；！？）」』ー]*|[^\s{_CHINESE}]+)")
-"""What stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, without spaces."""
+"""Matches a unit that stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, which
+have no spaces."""
 _said: set[str] = set()
 
 
@@ -60,8 +61,8 @@ class Typeface:
     def wrapped(self, text: str, size: float | int, room: float | int) -> list[str]:
         """Wrap `text` between words into the fewest lines no wider than `room`, of similar lengths."""
         lines = self._filled(text, size, room)
-        for part in range(97, 50, -3):
-            tighter = self._filled(text, size, room * part / 100)
+        for percent in range(97, 50, -3):
+            tighter = self._filled(text, size, room * percent / 100)
             if len(tighter) != len(lines) or _bunched(tighter) != _bunched(lines):  # one more line, or a cut word
                 break
             lines = tighter
@@ -82,7 +83,9 @@ class Typeface:
 
 def right_to_left(text: str) -> bool:
     """Return whether the first letter with a direction is right-to-left, as `dir=auto` of HTML does."""
-    return next((kind != "L" for kind in map(unicodedata.bidirectional, text) if kind in ("L", "R", "AL")), False)
+    return next(
+        (direction != "L" for direction in map(unicodedata.bidirectional, text) if direction in ("L", "R", "AL")), False
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The address at which the page is served, and the names by which a request may call it."""
+"""Listen at the page's address, and check the names by which a request calls it."""
 
 import re
 import socket
@@ -15,8 +15,10 @@ def listening(host: str, port: int) -> socket.socket:
     Raises OSError if it cannot be used, and UserError for no host at all, which would mean all of them."""
     if not bare(host):
         raise UserError("the host is empty: name an address, such as 127.0.0.1, or 0.0.0.0 for all")
-    found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
-    family, *_, place = min(found, key=lambda one: one[0] != socket.AF_INET)  # version 4 where there are both
+    addresses = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
+    family, *_, place = min(
+        addresses, key=lambda address: address[0] != socket.AF_INET
+    )  # version 4 where there are both
     address = ip_address(place[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None  # ::ffff:127.0.0.1
     if mapped is not None:
@@ -25,20 +27,21 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def bare(host: str) -> str:
-    """A host without the brackets that an address of version 6 may have."""
+    """Return a host without the brackets that an address of version 6 may have."""
     return host.removeprefix("[").removesuffix("]")
 
 
 def url_of(host: str, port: int) -> str:
-    """The address of the page, for a browser."""
+    """Return the address of the page, for a browser."""
     return f"http://[{bare(host)}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_foreign(headers: Headers, address: str, name: str) -> bool:
-    """Whether a page of another site asks, also of one that has our address under a name of its own.
+    """Return whether the request comes from a page of another site, or of one that has our address under a name of its
+    own.
 
-    address: the one that the connection was made to. If it is of this machine alone, a request must call it so, or by
-        `name`, which the user gave it: a browser that a foreign name has led here would send that name.
+    address: the address that the connection was made to. If only this machine can reach it, a request must use a local
+        name, or `name`, which the user gave it: a browser that a foreign name has led here would send that name.
     """
     origin, host = headers.get("origin"), headers.get("host", "")
     try:
@@ -53,7 +56,7 @@ def is_foreign(headers: Headers, address: str, name: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether a name or an address, written in any way that browsers know, is always of this machine alone."""
+    """Return whether a name or an address, written in any way that browsers know, always means this machine."""
     if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
         return True
     address = numeric(host)
@@ -62,7 +65,8 @@ def is_local(host: str) -> bool:
 
 
 def numeric(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that numbers stand for: 127.0.0.1, but also 127.1, 0x7f.1, 2130706433 and ::1. None for names."""
+    """Return the address that numbers stand for: 127.0.0.1, but also 127.1, 0x7f.1, 2130706433 and ::1. None for
+    names."""
     try:
         if re.fullmatch(r"[0-9a-fx.]+", host, re.IGNORECASE):
             return IPv4Address(socket.inet_aton(host))

@@ -1,4 +1,4 @@
-"""What the page asks of a model: captions, classes, digits, and maps."""
+"""Answer the page's requests to a model: captions, classes, digits, and maps."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,7 +14,7 @@ from vision_attn.data.films.files import SHOWN, open_film
 from vision_attn.data.images.lazy import open_pixels
 from vision_attn.data.images.open import Encoded, open_as_stored
 from vision_attn.data.labelled.labelled_images import LabelledImages
-from vision_attn.fast.choice import without_loops
+from vision_attn.fast.versions import without_loops
 from vision_attn.results.answering import SENTENCES
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.explainer import Explainer, explainer_of_run, sees_photographs
@@ -35,22 +35,22 @@ OPTIONS = {
     "glimpses": ("clutter", "seed", "locations"),
     "look": ("text", "method"),
 }
-"""What can be asked, and its options besides `model` and `name`."""
+"""The options of each verb, besides `model` and `name`."""
 MOST, MOST_SEED = 20, 10**6
-"""Pieces of clutter, and the seed of their places."""
+"""The largest number of pieces of clutter, and the largest seed of their places."""
 LONGEST = 100_000
-"""Bytes of a story."""
+"""The largest number of bytes of a story."""
 DIGIT, PIECE = 28, 8
-"""Pixels of a drawn digit, and of a piece of clutter."""
+"""The sides of a drawn digit and of a piece of clutter, in pixels."""
 
 
 def verbs(model: Model | Explainer) -> list[str]:
-    """What a model answers. A drawn digit is put on a canvas of the model's size; models of images of any size have
-    none."""
+    """Return the verbs that a model answers. Drawn digits need a canvas of the model's size, which models of images of
+    any size do not have."""
     if isinstance(model, Explainer):
         return ["look"]
     task = model.task
-    found = {
+    takes = {
         "answer": task.verb == "answer",
         "caption": task.verb in ("caption", "transcribe"),
         "classify": isinstance(task, Classification),
@@ -58,7 +58,7 @@ def verbs(model: Model | Explainer) -> list[str]:
         "glimpses": isinstance(task, Classification) and takes_digits(task) and task.model.place_numbers == 2,
         "look": sees_photographs(task) or (task.verb == "caption" and task.unit == "image"),
     }
-    return [verb for verb, answers in found.items() if answers]
+    return [verb for verb, answers in takes.items() if answers]
 
 
 def check_served(model: Model | Explainer) -> None:
@@ -71,22 +71,22 @@ def check_served(model: Model | Explainer) -> None:
 
 
 def takes_digits(task: Classification) -> bool:
-    """Whether a classifier tells digits apart, in grey images that have room for one."""
+    """Return whether a classifier tells digits apart, in grey images that have room for one."""
     channels, height, width = task.image_shape
     return channels == 1 and min(height, width) >= DIGIT and all(map(str.isdigit, task.class_names))
 
 
 def described(model: Model | Explainer) -> dict[str, Any]:
-    """What the page asks of a model, and what it takes: a photograph, a film, a line or a digit, or, where it is looked
-    into, the kind of model that it is. `steerable`: whether its user may draw places on a photograph.
-    `glimpses`: how many a model of digits takes."""
+    """Describe a model for the page: the kind of its answer, and its input (a photograph, a film, a line or a digit)
+    or, if it is explained, its own kind. `steerable` says whether the user may draw places on a photograph, `glimpses`
+    how many a model of digits takes."""
     able = verbs(model)
     if "answer" in able:
         return {"kind": "answer", "takes": "image" if model.task.encoder else "story"}
     if "caption" in able:
         unit = model.task.unit
-        found = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
-        return found | (
+        description = {"kind": "caption", "takes": "photograph" if unit == "image" else unit}
+        return description | (
             {"steerable": True} if unit == "image" and getattr(model.task.model, "steerable", False) else {}
         )
     if "look" in able:
@@ -97,7 +97,7 @@ def described(model: Model | Explainer) -> dict[str, Any]:
 
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
-    """Decode an upload in all ways that its answer and its page need, before its turn: meanwhile others are answered.
+    """Decode an upload in all ways that its answer and its page need, before its turn, while others are answered.
     Raises UserError if it cannot be decoded."""
     if verb == "answer" and not model.task.encoder:
         return  # a text
@@ -125,46 +125,48 @@ def decode(model: Any, verb: str, file: Encoded) -> None:
 def answers(
     model: Any, verb: str, options: dict[str, list[str]], files: Sequence[Encoded]
 ) -> list[Displayable | Played]:
-    """The result for each image file, with the same options. Photographs are captioned together. Raises UserError for
-    what cannot be used."""
+    """Return the result for each image file, with the same options. Photographs are captioned together. Raises
+    UserError for files and options that cannot be used."""
     grad = verb == "look"  # maps may need gradients
     with without_loops(len(files) == 1), nullcontext() if grad else torch.inference_mode():
         if verb == "look":
-            return [model.look(one, options.get("text"), method=options.get("method", ["auto"])[0]) for one in files]
+            return [model.look(file, options.get("text"), method=options.get("method", ["auto"])[0]) for file in files]
         if verb == "answer":
             question = options.get("question", [])
             if len(question) != 1:
                 raise UserError("give one question")
-            return [model.answer(one if model.task.encoder else sentences_of(one), question[0]) for one in files]
+            return [model.answer(file if model.task.encoder else sentences_of(file), question[0]) for file in files]
         if verb == "caption":
             where = steered(options)
             if not isinstance(model.task, Transcription):
                 return model.caption([*files], **where)
             if where:
-                raise UserError("attend is of captions: a reader of lines takes none")
+                raise UserError("attend applies to captions: a reader of lines takes none")
             return model.transcribe([*files])
         if verb in ("digit", "glimpses"):
             pieces, seed = number_in(options, "clutter", MOST), number_in(options, "seed", MOST_SEED)
             size = model.task.image_shape[1:]
-            canvases = [scattered(open_as_stored(one), size, pieces or 0, seed) for one in files]
-            return [play(model, one, options) if verb == "glimpses" else model.classify(one) for one in canvases]
-        return [model.classify(one) for one in files]
+            canvases = [scattered(open_as_stored(file), size, pieces or 0, seed) for file in files]
+            return [
+                play(model, canvas, options) if verb == "glimpses" else model.classify(canvas) for canvas in canvases
+            ]
+        return [model.classify(file) for file in files]
 
 
 def sentences_of(story: Encoded) -> list[str]:
-    """The sentences of a story that was sent as text. Raises UserError if it is none."""
+    """Return the sentences of a story that was sent as text. Raises UserError if it has none."""
     try:
         text = story.content.decode() if isinstance(story.content, bytes) and len(story.content) <= LONGEST else ""
     except UnicodeDecodeError:
         text = ""
-    if sentences := [one for one in SENTENCES.split(text) if one.strip()]:
+    if sentences := [sentence for sentence in SENTENCES.split(text) if sentence.strip()]:
         return sentences
     raise UserError(f"a story is sent as text in UTF-8, of at least one sentence and at most {LONGEST} bytes")
 
 
 def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | None = None) -> Tensor:
-    """A canvas of `size` (Y, X), with the drawn digit at a random place among pieces of other digits. What is
-    transparent is no part of a digit. Without a seed, the same picture has the same place."""
+    """Return a canvas of `size` (Y, X), with the drawn digit at a random place among pieces of other digits.
+    Transparent pixels are no part of a digit. Without a seed, the same picture has the same place."""
     height, width = size
     opaque = Image.alpha_composite(Image.new("RGBA", digit.size, "black"), digit.convert("RGBA"))
     drawn = torch.frombuffer(bytearray(opaque.convert("L").resize((DIGIT, DIGIT)).tobytes()), dtype=torch.uint8)
@@ -185,5 +187,5 @@ def scattered(digit: Image.Image, size: Sequence[int], pieces: int, seed: int | 
 
 @cache
 def digits() -> Tensor:
-    """Digits for clutter, (N, 28, 28): generated by the DRAW that is included."""
+    """Return the digits for clutter, (N, 28, 28), generated by the included DRAW."""
     return open_model("weights/draw_mnist", device="cpu").draw(16).images[:, 0]

@@ -1,4 +1,4 @@
-"""Connections to the page's server: how many there are, how long a client may take, and which errors are printed."""
+"""Limit the connections to the page's server: their number and the time of a client. Print errors once."""
 
 import asyncio
 import errno
@@ -18,30 +18,30 @@ if sys.platform != "win32":  # which has no such limit
     import resource
 
 LONGEST = 300.0
-"""Seconds in which the head of a request must arrive, then its body; and in which an answer must be read."""
+"""The seconds in which the head of a request must arrive, then its body, and in which an answer must be read."""
 LINGER = 5.0
-"""Seconds for what is left of a request that has its answer already."""
+"""The seconds for the rest of a request that already has its answer."""
 MOST = 100
-"""Connections at a time, but at most half of the file descriptors that the process may have."""
+"""The largest number of connections at a time, but at most half of the file descriptors that the process may have."""
 ACCEPTED, QUEUED = 16, 1024
-"""Connections that are accepted at once, and those that the operating system keeps waiting."""
+"""The number of connections that are accepted at once, and of those that the operating system keeps waiting."""
 PIECE = 2**14
-"""Bytes that are parsed at a time: also the largest head of a request."""
+"""The number of bytes that are parsed at a time, which is also the largest head of a request."""
 CHUNKS, CHUNK = 500, 256
-"""A body in chunks may have the first number of them, however small, and one more for each `CHUNK` bytes."""
+"""A body may have `CHUNKS` chunks, however small, and one more for each `CHUNK` bytes."""
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def most_connections() -> int:
-    """The number of connections that are kept at a time."""
+    """Return the number of connections that are kept at a time."""
     limit = -1 if sys.platform == "win32" else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST if limit < 0 else max(1, min(MOST, limit // 2))  # -1: no limit
 
 
 class Requests(h11.Connection):
-    """The requests of a connection. Refuses a body in many tiny chunks, since parsing a chunk of one byte takes as long
-    as parsing one of 16 KB, and other clients would wait."""
+    """The requests of a connection. A body in many tiny chunks is refused, since parsing a chunk of one byte takes as
+    long as parsing one of 16 KB, and other clients would wait."""
 
     num_chunks, num_bytes = 0, 0
 
@@ -57,13 +57,13 @@ class Requests(h11.Connection):
 
 
 class Protocol(H11Protocol, asyncio.BufferedProtocol):
-    """HTTP as uvicorn speaks it, with a limit of time for all that a client has to do, and a limit of connections.
+    """Uvicorn's HTTP, with a time limit for the client and a limit of connections.
 
     The clock runs while a request arrives and while an answer is read, but not while the client waits for its answer.
     """
 
     connections: set[Any]
-    """All that are open, of this class: uvicorn's own annotation names its other protocols too."""
+    """All open connections of this class. (Uvicorn's own annotation also names its other protocols.)"""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -140,7 +140,7 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
         self.keep_clock()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request. Nothing can be told to a client that has its answer, or a part of it."""
+        """Answer an invalid request. A client that already has its answer, or a part of it, gets nothing more."""
         self.refuse(400, "this is no request of HTTP/1.1, its head is larger than 16 KB, or its chunks are tiny")
 
     def refuse(self, status: int, reason: str) -> None:
@@ -162,7 +162,8 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
 
 
 class Listener(uvicorn.Server):
-    """Serves `app`. Calls `stop` before it closes connections: what has no answer by one second later gets none."""
+    """Serve `app`. It calls `stop` before it closes connections; a request without an answer one second later gets
+    none."""
 
     def __init__(self, app: Any, stop: Callable[[], None]) -> None:
         options: dict[str, Any] = {"loop": "asyncio", "http": Protocol, "ws": "none", "lifespan": "off"}
@@ -174,15 +175,15 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.failed(context))
         await super().startup(sockets)
-        for each in sockets or ():
-            each.listen(QUEUED)  # asyncio has set it to what it accepts at once
+        for listener in sockets or ():
+            listener.listen(QUEUED)  # asyncio has set it to what it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.stop()
         await super().shutdown(sockets)
 
     def failed(self, context: dict[str, Any]) -> None:
-        """An error that asyncio found, of which clients learn nothing."""
+        """Handle an error that asyncio found, which clients do not see."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             if self.is_new(error.errno):
@@ -192,7 +193,7 @@ class Listener(uvicorn.Server):
             self.print(error)
 
     def print(self, error: Exception) -> None:
-        """Print the traceback of an error of ours, once for each: a client may cause it again and again."""
+        """Print the traceback of an error of ours, only once, since a client may cause it again and again."""
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
             last = last.tb_next
@@ -202,7 +203,7 @@ class Listener(uvicorn.Server):
             print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
 
     def is_new(self, what: object) -> bool:
-        """Whether this is the first time."""
+        """Return whether this is the first time that `what` occurs."""
         known = what in self.printed
         self.printed.add(what)
         return not known

@@ -1,4 +1,4 @@
-"""A game on the page: its user chooses the glimpses of a digit in clutter, and the policy plays beside."""
+"""A game on the page: the user chooses the glimpses of a digit in clutter, and plays against the policy."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -15,7 +15,7 @@ from vision_attn.viz.html import data_url
 from vision_attn.web.options import is_place, parsed
 
 SIDE = 360
-"""Of a picture, in pixels."""
+"""The side of a picture, in pixels."""
 LOCATIONS = "locations is JSON of the places of glimpses, such as [[0.3, -0.2], [0, 0]], in [-1, 1]"
 
 
@@ -27,30 +27,30 @@ class Played(NamedTuple):
     number: int
 
     def record(self) -> dict[str, Any]:
-        """For JSON: the whole `image`; for "user" and "policy" what was `shown` to them, and the `answers` of the same
-        model after each glimpse with their `probability` and their `entropy` in nats. Pictures are data addresses."""
+        """Return JSON: the whole `image`; for "user" and "policy" the picture `shown` to them, and the `answers` of the
+        same model after each glimpse with their `probability` and their `entropy` in nats. Pictures are data URLs."""
         whole = as_picture(self.user.image)
         whole = whole.resize((SIDE, SIDE * whole.height // whole.width), Image.Resampling.NEAREST)
         players = {"user": self.user, "policy": self.policy}
-        return {"image": address(whole)} | {who: played(one, self.number) for who, one in players.items()}
+        return {"image": address(whole)} | {who: played(result, self.number) for who, result in players.items()}
 
 
 def played(result: ClassificationResult, number: int) -> dict[str, Any]:
-    """What one player saw, and the answers."""
+    """Return the picture that one player saw, and the answers."""
     trace = result.glimpsed
     _, height, width = trace.image.shape
     seen = foveated(trace.locations[:number], trace.patches[:number], height, width, SIDE / width)
     names = result.names or [str(label) for label in range(result.probabilities.shape[1])]
     answers = [
-        {"answer": names[int(each.argmax())], "probability": float(each.max()), "entropy": entropy}
-        for each, entropy in zip(result.probabilities[:number], result.entropy.tolist(), strict=False)
+        {"answer": names[int(probabilities.argmax())], "probability": float(probabilities.max()), "entropy": entropy}
+        for probabilities, entropy in zip(result.probabilities[:number], result.entropy.tolist(), strict=False)
     ]
     return {"shown": address(traced(as_picture(seen), trace, number)), "answers": answers}
 
 
 def play(model: Model, canvas: Tensor, options: Mapping[str, Sequence[str]]) -> Played:
-    """Both players' first glimpses of an image, as many as the user has chosen. Raises UserError for locations that
-    there are not."""
+    """Take both players' first glimpses of an image, as many as the user has chosen. Raises UserError for invalid
+    locations."""
     places = parsed(options.get("locations", [""])[0], LOCATIONS)
     if not isinstance(places, list) or not places or not all(map(is_place, places)):
         raise UserError(LOCATIONS)
@@ -59,7 +59,7 @@ def play(model: Model, canvas: Tensor, options: Mapping[str, Sequence[str]]) -> 
 
 
 def address(picture: Image.Image) -> str:
-    """A picture as a data address."""
+    """Return a picture as a data URL."""
     kept = BytesIO()
     picture.save(kept, "PNG")
     return data_url(kept.getvalue(), "png")

@@ -1,4 +1,4 @@
-"""The options of a request, read strictly: numbers, and places on an image as JSON."""
+"""Read the options of a request strictly: numbers, and places on an image as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,20 @@ from typing import Any
 from vision_attn.system.errors import UserError
 
 LONGEST = 2000
-"""Characters of JSON."""
+"""The largest number of characters of JSON."""
 ATTEND = (
     'attend is JSON of words, counted from 1, and their places, such as {"3": [0.3, -0.2]} or {"3": [-1, -1, 0, 0]}'
 )
 
 
 def number_of(text: str, most: int) -> int | None:
-    """The number that a client's text is, from 0 to `most`; None for anything else."""
+    """Read a number from 0 to `most` from a client's text; None for anything else."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
     return None if number is None or number > most else number
 
 
 def number_in(options: Mapping[str, Sequence[str]], name: str, most: int) -> int | None:
-    """The number that an option is, from 0 to `most`; None where it is not given. Raises UserError for others."""
+    """Read an option that is a number from 0 to `most`; None if it is not given. Raises UserError for other values."""
     if name not in options:
         return None
     if (number := number_of(options[name][0], most)) is None:
@@ -29,17 +29,17 @@ def number_in(options: Mapping[str, Sequence[str]], name: str, most: int) -> int
 
 
 def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """`attend` and `strength` for `Model.caption`, or nothing. Raises UserError for others than points and boxes of
-    words."""
+    """Read `attend` and `strength` for `Model.caption`; empty if they are not given. Raises UserError unless they are
+    points and boxes of words."""
     if "attend" not in options:
         if "strength" in options:
-            raise UserError("strength is of the places of attend: give attend too")
+            raise UserError("strength applies to the places of attend: give attend too")
         return {}
-    found = parsed(options["attend"][0], ATTEND)
-    if not isinstance(found, dict) or not found:
+    steering = parsed(options["attend"][0], ATTEND)
+    if not isinstance(steering, dict) or not steering:
         raise UserError(ATTEND)
     attend = {}
-    for word, place in found.items():
+    for word, place in steering.items():
         number = number_of(word, 10**6)
         if not number or not is_place(place):
             raise UserError(ATTEND)
@@ -54,18 +54,18 @@ def steered(options: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def is_place(value: Any) -> bool:
-    """Whether this is a point or a box, of a film perhaps with a frame: few numbers of a sensible size."""
+    """Return whether this is a point or a box, for a film perhaps with a frame: few numbers of a sensible size."""
     numbers = isinstance(value, list) and 2 <= len(value) <= 5
-    return numbers and all(type(one) in (int, float) and abs(one) <= 10**6 for one in value)
+    return numbers and all(type(number) in (int, float) and abs(number) <= 10**6 for number in value)
 
 
 def parsed(text: str, told: str) -> Any:
-    """What JSON says. Raises UserError, with `told`, for what is none, is too long, or has a key twice."""
+    """Parse JSON. Raises UserError, with the message `told`, if it is invalid, too long, or has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
+        if len(names := dict(pairs)) < len(pairs):
             raise UserError(f"a key occurs twice; {told}")
-        return found
+        return names
 
     try:
         if len(text) <= LONGEST:

@@ -1,4 +1,4 @@
-"""What the page's server sends: its own files, results, and reasons why there is none."""
+"""Make the replies of the page's server: its own files, and reasons why there is no result."""
 
 from collections.abc import Awaitable, Callable, Container
 from mimetypes import guess_type
@@ -14,11 +14,11 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def page_of(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
-    """What answers requests for a file of this name."""
-    kind = {"js": "text/javascript"}.get(name.rsplit(".", 1)[-1]) or guess_type(name)[0]
+    """Return a function that answers requests for a file of this name."""
+    media_type = {"js": "text/javascript"}.get(name.rsplit(".", 1)[-1]) or guess_type(name)[0]
 
     async def page(_: Request) -> Response:
-        return Response(content, media_type=kind, headers=HEADERS)
+        return Response(content, media_type=media_type, headers=HEADERS)
 
     return page
 
@@ -34,7 +34,7 @@ def failure(status: int, reason: str) -> Response:
 
 
 def refusal(verbs: Container[str]) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """What answers an error of the protocol, or of ours. verbs: the paths that take a POST."""
+    """Return a function that answers an error of the protocol, or of ours. verbs: the paths that take a POST."""
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

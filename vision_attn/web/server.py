@@ -1,4 +1,4 @@
-"""The server of the web page: models in memory, images in requests; nothing of either is stored or logged.
+"""The server of the web page. It keeps models in memory and takes images from requests; neither is stored or logged.
 
 POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
 takes a `text=`, which may be repeated, and a `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and
@@ -43,22 +43,22 @@ from vision_attn.web.options import number_of
 from vision_attn.web.replies import HEADERS, answered, failure, page_of, refusal
 
 LARGEST = 32_000_000
-"""Bytes of an upload."""
+"""The largest number of bytes of an upload."""
 HELD = 16 * LARGEST
-"""Bytes of all uploads that are held at a time."""
+"""The largest number of bytes of all uploads that are held at a time."""
 TEXTS = 16
-"""Texts of a request to /look: each takes a map."""
+"""The largest number of texts of a request to /look: each takes a map."""
 PHOTOGRAPHS = "docs/photographs"
-"""To click on the page."""
+"""The folder of photographs that can be clicked on the page."""
 LESSON = "docs/lesson/index.html"
 
 Answer = Callable[[list[Encoded]], list[Any]]
 Group = list[tuple[Encoded, "asyncio.Future[Any]"]]
-"""Files that are answered together, each with its answer."""
+"""The files that are answered together, each with its answer."""
 
 
 class Server:
-    """Serves `models`, named, until `shutdown` or Ctrl-C."""
+    """Serve named `models` until `shutdown` or Ctrl-C."""
 
     def __init__(self, models: Sequence[tuple[str, Model | Explainer]], host: str, port: int) -> None:
         self.models = list[tuple[str, Model | Explainer]]()
@@ -84,7 +84,7 @@ class Server:
         self._computing: Future | None = None
         self._free = asyncio.Lock()
         self._decoders = Decoders()
-        self._decoded = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
+        self._held_as_pixels = asyncio.Semaphore(BATCH)  # uploads that are held as pixels
         self._waiting: dict[tuple, Group] = {}
         self._tasks, self._asked = set[asyncio.Task](), set[asyncio.Task]()
         self._held = 0
@@ -115,12 +115,12 @@ class Server:
         return self._computing is not None and self._computing.running()
 
     def stop(self) -> None:
-        """Answer the requests that wait that they will have no answer."""
+        """Tell the waiting requests that they will have no answer."""
         for task in self._asked:
             task.cancel()
 
     def checked(self, app: Starlette) -> Any:
-        """The application, for requests of its own page alone."""
+        """Return the application, limited to requests of its own page."""
 
         async def respond(scope: Any, receive: Any, send: Any) -> None:
             address = (scope.get("server") or ("",))[0]
@@ -142,7 +142,7 @@ class Server:
         return Response(content, media_type="image/jpeg", headers=HEADERS)
 
     async def answer(self, request: Request) -> Response:
-        """The result for one image: its text, its page and its record. One whose client leaves is not computed."""
+        """Answer one image with its text, its page and its record. A result whose client leaves is not computed."""
         task = asyncio.current_task()
         assert task is not None
         self._asked.add(task)
@@ -156,7 +156,7 @@ class Server:
             watch = asyncio.create_task(until_gone(request, task))
             key = (number, verb, *(tuple(options.get(name, ())) for name in OPTIONS[verb]))
             model = self.models[number][1]
-            async with self._decoded:
+            async with self._held_as_pixels:
                 with suppress(UserError):  # which is raised again when its turn comes
                     await asyncio.wrap_future(self._decoders.submit(decode, model, verb, file))
                 result = await self.together(key, file, partial(answers, model, verb, options))
@@ -176,28 +176,28 @@ class Server:
             self._asked.discard(task)
 
     async def content(self, request: Request) -> bytes:
-        """The body of a request. Raises HTTPException if it is too large, or all that are held are."""
-        found = bytearray()
+        """Read the body of a request. Raises HTTPException if it, or all held bodies together, are too large."""
+        body = bytearray()
         too_large = HTTPException(413, f"this file is too large: at most {LARGEST // 10**6} MB")
         if int(request.headers.get("content-length", 0)) > LARGEST:
             raise too_large
-        async for part in request.stream():
-            found += part
-            request.state.held += len(part)
-            self._held += len(part)
-            if len(found) > LARGEST:
+        async for chunk in request.stream():
+            body += chunk
+            request.state.held += len(chunk)
+            self._held += len(chunk)
+            if len(body) > LARGEST:
                 raise too_large
             if self._held > HELD:
-                raise HTTPException(503, "the server holds as many files as it may: ask again later")
-        return bytes(found)
+                raise HTTPException(503, "the server is busy with other files: try again later")
+        return bytes(body)
 
     async def failed(self, _: Request, error: Exception) -> Response:
-        """An error of ours. The server goes on."""
+        """Answer an error of ours. The server goes on."""
         self._uvicorn.print(error)
         return failure(500, f"this is a bug in vision-attn: {type(error).__name__}")
 
     async def together(self, key: tuple, file: Encoded, answer: Answer) -> Any:
-        """The result for one file. Files with the same key that wait for their turn are answered together."""
+        """Return the result for one file. Files with the same key that wait for their turn are answered together."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if key not in self._waiting:
             group = self._waiting[key] = []
@@ -211,7 +211,7 @@ class Server:
         try:
             return await future
         finally:
-            group[:] = [one for one in group if not one[1].cancelled()]
+            group[:] = [waiting for waiting in group if not waiting[1].cancelled()]
 
     async def _answered(self, key: tuple, group: Group, answer: Answer) -> None:
         """Answer a group when its turn comes, without those whose clients have left."""
@@ -220,28 +220,30 @@ class Server:
                 del self._waiting[key]
             asked = list(group)
             results = await self._worked(answer, [file for file, _ in asked]) if asked else []
-        for (_, each), result in zip(asked, results, strict=True):
-            if not each.done():
-                each.set_exception(result) if isinstance(result, Exception) else each.set_result(result)
+        for (_, future), result in zip(asked, results, strict=True):
+            if not future.done():
+                future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
 
     async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
-        """The results for files, or exceptions. If one file cannot be used, each is tried alone."""
+        """Return the results for files, or exceptions. If one file cannot be used, each is tried alone."""
         try:
             self._computing = self._worker.submit(answer, some)
             return await asyncio.wrap_future(self._computing)
         except Exception as error:
-            return [error] if len(some) == 1 else [(await self._worked(answer, [one]))[0] for one in some]
+            return [error] if len(some) == 1 else [(await self._worked(answer, [item]))[0] for item in some]
 
     def number_of(self, verb: str, options: dict[str, list[str]]) -> int:
-        """The number of the model that is asked. HTTPException says what to ask instead."""
+        """Return the number of the model that is asked. Raises HTTPException, which says what to ask instead."""
         number = number_of(options.get("model", ["0"])[0], len(self.models) - 1)
         if number is None:
             raise HTTPException(404, f"there is no such model: their numbers are 0 to {len(self.models) - 1}")
         name, model = self.models[number]
         if verb not in verbs(model):
-            able = [f"/{verb}?model={n} ({other})" for n, (other, one) in enumerate(self.models) if verb in verbs(one)]
+            able = [
+                f"/{verb}?model={n} ({other})" for n, (other, model) in enumerate(self.models) if verb in verbs(model)
+            ]
             instead = [*able, *(f"/{other}" for other in verbs(model))][:1]
-            hint = "".join(f": ask {one}" for one in instead)
+            hint = "".join(f": ask {path}" for path in instead)
             raise HTTPException(400, f"{name} does not answer /{verb}{hint}")
         return number
 
@@ -250,7 +252,7 @@ def make_server(
     models: Sequence[tuple[str, Model | Explainer]], *, host: str = "127.0.0.1", port: int = 7860
 ) -> Server:
     """Return a server of named models; `serve_forever` runs it. Port 0 takes a free one. Raises UserError if the
-    address cannot be used, or a model is none that the page can show."""
+    address cannot be used, or if the page cannot show a model."""
     try:
         return Server(models, host, port)
     except (OSError, UnicodeError) as error:  # a name that no network could have
@@ -267,7 +269,7 @@ async def until_gone(request: Request, task: asyncio.Task) -> None:
 
 
 def options_of(request: Request) -> dict[str, list[str]]:
-    """The options in the address. Raises HTTPException for unknown ones."""
+    """Return the options in the address. Raises HTTPException for unknown ones."""
     path, options = request.scope["path"], request.query_params  # .url is made of the header Host
     known = ("model", "name", *OPTIONS[path[1:]])
     for option in options:

@@ -13,19 +13,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE, DigitBatch, Digits, DigitSource, scaled
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import integers, stream
 from vision_attn.system.checks import check_range
 from vision_attn.system.errors import UserError
 from vision_attn.task import Batch
 
 
-class Clutter(Generated, DigitSource):
+class Clutter(GeneratedImages, DigitSource):
     """Canvases with one digit and `pieces` pieces of other digits; `pieces=0` is translated MNIST.
 
     canvas: height and width of the images in pixels.
     pieces, piece: the number of pieces, and their height and width in pixels.
-    batch_size, epoch_images: as for `Generated`.
+    batch_size, epoch_images: as for `GeneratedImages`.
     val_images, test_images: sizes of the fixed sets. They use the digits of the split in order and start again after
         the last. A smaller set is the beginning of a larger one.
     folder, download: as for `MNIST`.
@@ -57,7 +57,7 @@ class Clutter(Generated, DigitSource):
     ) -> None:
         DigitSource.__init__(self, folder=folder, batch_size=batch_size, download=download)
         sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
-        Generated.__init__(self, batch_size=batch_size, **sizes)
+        GeneratedImages.__init__(self, batch_size=batch_size, **sizes)
         if canvas < SIDE:
             raise UserError(f"clutter: canvas={canvas} is smaller than a digit of {SIDE} pixels")
         if pieces < 0 or not 1 <= piece <= SIDE:
@@ -94,7 +94,7 @@ class Clutter(Generated, DigitSource):
     def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> Batch:
         """Draw the images of these samples. `ids` is for subclasses whose batches name their images."""
         digits = self.digits[name]
-        placement = Placement.of(on(digits.images.device, samples))
+        placement = Placement.of(to_device(digits.images.device, samples))
         corner = placement.corner
         return DigitBatch(
             images=compose(digits, placement, canvas=self.canvas, piece=self.piece)[:, None],
@@ -147,6 +147,6 @@ def window(image: Int[Tensor, "B #P"], corner: Int[Tensor, "B P 2"], size: int, 
     return (first[..., None, None] + (along[:, None] * side + along)).flatten()
 
 
-def on(device: torch.device, samples: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
+def to_device(device: torch.device, samples: Int[Tensor, "B columns"]) -> Int[Tensor, "B columns"]:
     """Copy to `device`; to a GPU from pinned memory, so that the host does not wait."""
     return samples.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else samples.to(device)

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
-from vision_attn.data.digits.clutter import Clutter, Placement, compose, on
+from vision_attn.data.digits.clutter import Clutter, Placement, compose, to_device
 from vision_attn.data.digits.mnist import SIDE
 from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
@@ -94,21 +94,22 @@ class DigitPairs(VocabularySource, Clutter):
         return content.hexdigest()[:16]
 
     def answers(self, name: str, samples: Int[Tensor, "B columns"]) -> list[tuple[str, list[tuple[int, int, int]]]]:
-        """What is said of each image, and its digits from left to right: label, x and y of the upper left corner."""
+        """Return the transcript of each image, and its digits from left to right: label, x and y of the upper left
+        corner."""
         placement, labels = Placement.of(samples), self.digits[name].labels.cpu()
-        found = []
-        for one, at, (other,), (place,) in zip(
+        answers = []
+        for first, at, (second,), (place,) in zip(
             labels[placement.digit].tolist(), placement.corner.tolist(), labels[placement.source].tolist(),
             placement.place.tolist(), strict=True,
         ):  # fmt: skip
-            pair = sorted([(*at, one), (*place, other)])
-            text = f"{pair[0][2]} {pair[1][2]}" if self.say == "read" else str(one + other)
-            found.append((text, [(label, x, y) for x, y, label in pair]))
-        return found
+            pair = sorted([(*at, first), (*place, second)])
+            text = f"{pair[0][2]} {pair[1][2]}" if self.say == "read" else str(first + second)
+            answers.append((text, [(label, x, y) for x, y, label in pair]))
+        return answers
 
     def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> CaptionBatch:
         digits, answers = self.digits[name], self.answers(name, samples)
-        images = compose(digits, Placement.of(on(digits.images.device, samples)), canvas=self.canvas, piece=SIDE)
+        images = compose(digits, Placement.of(to_device(digits.images.device, samples)), canvas=self.canvas, piece=SIDE)
         return CaptionBatch(
             images=images.mul(255).round().byte()[:, None].expand(-1, 3, -1, -1).contiguous(),
             words=padded_words([self.vocabulary.encode(text) for text, _ in answers]),
@@ -120,8 +121,8 @@ class DigitPairs(VocabularySource, Clutter):
 
     def boxes(self, pair: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float, float, float]]]:
         """The box of each digit's 28x28 image, (x0, y0, x1, y1) in [-1, 1]."""
-        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        by_label: dict[str, list[tuple[float, float, float, float]]] = {}
         for label, x, y in pair:
             x0, y0, x1, y1 = (2 * edge / self.canvas - 1 for edge in (x, y, x + SIDE, y + SIDE))
-            found.setdefault(str(label), []).append((x0, y0, x1, y1))
-        return found
+            by_label.setdefault(str(label), []).append((x0, y0, x1, y1))
+        return by_label

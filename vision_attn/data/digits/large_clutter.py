@@ -60,7 +60,7 @@ class LargeClutter(Clutter):
         digits, placement = self.digits[name], Placement.of(samples)
         images, corner = digits.images.numpy(), placement.corner
         canvases = []
-        for digit, at, sources, crops, places in zip(*(part.tolist() for part in placement), strict=True):
+        for digit, at, sources, crops, places in zip(*(tensor.tolist() for tensor in placement), strict=True):
             patches = [(at, images[digit])]
             for source, (x, y), place in zip(sources, crops, places, strict=True):
                 patches.append((place, images[source, y : y + self.piece, x : x + self.piece]))
@@ -84,17 +84,18 @@ class Scattered:
         self.shape, self.patches = (side, side), patches
 
     def __getitem__(self, place: tuple[slice, slice]) -> NDArray[np.uint8]:
-        rows, columns = (range(side)[part] for part, side in zip(place, self.shape, strict=True))
-        pixels = np.zeros((len(rows), len(columns)), np.uint16)
+        pixel_rows, pixel_columns = (range(side)[wanted] for wanted, side in zip(place, self.shape, strict=True))
+        pixels = np.zeros((len(pixel_rows), len(pixel_columns)), np.uint16)
         for (x, y), patch in self.patches:
-            down, up = overlap(rows, y, patch.shape[0])
-            across, along = overlap(columns, x, patch.shape[1])
+            down, up = overlap(pixel_rows, y, patch.shape[0])
+            across, along = overlap(pixel_columns, x, patch.shape[1])
             pixels[down, across] += patch[up, along]
         return pixels.clip(max=255).astype(np.uint8)
 
 
 def overlap(places: range, start: int, length: int) -> tuple[slice, slice]:
-    """Of `places`, those from `start` to `start + length`, and where these are counted from `start`."""
+    """Return the part of `places` from `start` to `start + length`, as a slice of `places` and as a slice counted from
+    `start`."""
     first = min(len(places), max(0, -((places.start - start) // places.step)))
     last = max(first, min(len(places), -((places.start - start - length) // places.step)))
     at = places.start + first * places.step - start

@@ -22,7 +22,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task, equal_part, known_split
 
 NUM_VALIDATION = 5000
-"""Digits for validation: the last ones of the training files. Of smaller sets in the same format, the last twelfth."""
+"""Digits for validation: the last ones of the training files. Smaller sets in the same format give their last
+twelfth."""
 
 
 class Digits(NamedTuple):
@@ -36,7 +37,7 @@ class DigitBatch(NamedTuple):
     """Images, each with the label and the box of one digit."""
 
     images: Float[Tensor, "B 1 Y X"] | Images
-    """From 0 (background) to 1 (ink)."""
+    """Intensities from 0 (background) to 1 (ink)."""
     labels: Int[Tensor, "B"]
     boxes: Float[Tensor, "B 4"]
     """(x0, y0, x1, y1) in [-1, 1] of the digit's 28x28 image."""
@@ -65,7 +66,9 @@ class DigitSource(Source):
     def prepare(self, task: Task) -> None:
         """Read the digits and move them to the device of the task's weights."""
         device = next((weights.device for weights in task.parameters()), torch.device("cpu"))
-        self.digits = {split: Digits(*(part.to(device) for part in digits)) for split, digits in self.digits.items()}
+        self.digits = {
+            split: Digits(*(tensor.to(device) for tensor in digits)) for split, digits in self.digits.items()
+        }
 
 
 class MNIST(DigitSource):
@@ -88,22 +91,24 @@ class MNIST(DigitSource):
         return len(self.digits["train"].labels) // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[DigitBatch]:
-        digits, part = self.digits["train"], equal_part(self.batch_size, rank, world)
+        digits, mine = self.digits["train"], equal_part(self.batch_size, rank, world)
         bits = stream(seed % 2**64, epoch)
         shuffled = bits.random_raw(len(digits.labels)).argsort(kind="stable")  # numpy's shuffle may change
         raw = bits.random_raw((len(shuffled), 2)) % (2 * self.shift + 1)
         order, moves = (torch.from_numpy(table.astype(np.int64)).to(digits.labels.device) for table in (shuffled, raw))
         for number in range(skip, len(self)):
             batch = slice(number * self.batch_size, (number + 1) * self.batch_size)
-            images, labels, boxes = plain(digits, order[batch][part])
+            images, labels, boxes = plain(digits, order[batch][mine])
             assert isinstance(images, Tensor)
-            yield DigitBatch(moved(images, moves[batch][part], self.shift) if self.shift else images, labels, boxes)
+            yield DigitBatch(moved(images, moves[batch][mine], self.shift) if self.shift else images, labels, boxes)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[DigitBatch]:
         known_split(name)
         digits = self.digits[name]
         members = torch.arange(len(digits.labels), device=digits.labels.device)
-        return slices(lambda part: plain(digits, members[part]), len(members), self.batch_size, rank=rank, world=world)
+        return slices(
+            lambda chosen: plain(digits, members[chosen]), len(members), self.batch_size, rank=rank, world=world
+        )
 
 
 def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
@@ -118,10 +123,10 @@ def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int
     """Translate each image right and down by `moves - most` pixels, and fill with zeros."""
     height, width = images.shape[-2:]
     padded = F.pad(images[:, 0], (most,) * 4)
-    columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
-    rows = 2 * most - moves[:, 1:] + torch.arange(height, device=images.device)
+    pixel_columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
+    pixel_rows = 2 * most - moves[:, 1:] + torch.arange(height, device=images.device)
     image = torch.arange(len(images), device=images.device)[:, None, None]
-    return padded[image, rows[:, :, None], columns[:, None, :]][:, None]
+    return padded[image, pixel_rows[:, :, None], pixel_columns[:, None, :]][:, None]
 
 
 def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -137,21 +142,21 @@ def read_mnist(folder: str, *, download: bool = False) -> dict[str, Digits]:
     """
     files = locate(folder, download=download)
     training, test = (Digits(*(read_idx(files[name]) for name in names)) for names in FILES.values())
-    for part, (images, labels) in zip((training, test), FILES.values(), strict=True):
-        if part.images.shape[1:] != (SIDE, SIDE) or part.labels.shape != part.images.shape[:1]:
-            shapes = f"{tuple(part.images.shape)} and {tuple(part.labels.shape)}"
+    for digits, (images, labels) in zip((training, test), FILES.values(), strict=True):
+        if digits.images.shape[1:] != (SIDE, SIDE) or digits.labels.shape != digits.images.shape[:1]:
+            shapes = f"{tuple(digits.images.shape)} and {tuple(digits.labels.shape)}"
             raise UserError(f"{files[images]} and {files[labels].name} hold {shapes}, not (N, {SIDE}, {SIDE}) and (N,)")
-        if wrong := (part.labels > 9).nonzero().flatten().tolist():
-            what = f"label {int(part.labels[wrong[0]])} of image {wrong[0]} is not a digit"
+        if wrong := (digits.labels > 9).nonzero().flatten().tolist():
+            what = f"label {int(digits.labels[wrong[0]])} of image {wrong[0]} is not a digit"
             raise UserError(f"{files[labels]}: {what}: the file is damaged, download it again")
     held_out = min(NUM_VALIDATION, len(training.labels) // 12)
     if not held_out:
         raise UserError(
             f"{folder} has {len(training.labels)} training digits: at least 12 are needed, a twelfth for validation"
         )
-    parts = {
-        "train": (part[:-held_out] for part in training),
-        "val": (part[-held_out:] for part in training),
+    splits = {
+        "train": (tensor[:-held_out] for tensor in training),
+        "val": (tensor[-held_out:] for tensor in training),
         "test": test,
     }
-    return {split: Digits(images, labels.long()) for split, (images, labels) in parts.items()}
+    return {split: Digits(images, labels.long()) for split, (images, labels) in splits.items()}

@@ -27,13 +27,13 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 NAMED = {"training": re.compile("train", re.IGNORECASE), "test": re.compile("t10k|test", re.IGNORECASE)}
-"""What the name of a file says of its part, where it is not one of `FILES`."""
+"""The pattern that assigns a file to a set of `FILES` by its name, where the name is not one of MNIST's own."""
 SIDE = 28
 """Height and width of a digit in pixels."""
 MAX_BYTES = 2**28
 """The largest size of an unpacked file; MNIST's largest has 47 million bytes."""
 MOST_FILES = 1000
-"""Files of a folder whose headers are read, at most: a folder with more is none of MNIST."""
+"""The largest number of files of a folder whose headers are read."""
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
 log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class Pair(NamedTuple):
     images: Path
     labels: Path
     number: int
-    """Of images."""
-    parts: frozenset[str]
-    """The parts of `FILES` that they may be, by their names."""
+    """The number of images."""
+    sets: frozenset[str]
+    """The sets of `FILES` that the two may be, by their names."""
 
 
 def locate(folder: str, *, download: bool) -> dict[str, Path]:
@@ -64,13 +64,13 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     except UserError:
         place = Path(os.environ.get("VISION_ATTN_DATA") or "data").expanduser() / Path(folder).expanduser()
     names = [name for pair in FILES.values() for name in pair]
-    found = {name: file for name in names if (file := _existing(place, name))}
+    files = {name: file for name in names if (file := _existing(place, name))}
     hint = ""
-    if missing := [name for name in names if name not in found]:
-        recognised, hint = _recognised(place, found)
-        found |= recognised
-    if not (missing := [name for name in missing if name not in found]):
-        return found
+    if missing := [name for name in names if name not in files]:
+        recognised, hint = _recognised(place, files)
+        files |= recognised
+    if not (missing := [name for name in missing if name not in files]):
+        return files
     if not download:
         raise UserError(
             f"MNIST: {', '.join(missing)} not found in {place}{hint}: put the files there, gzipped or not "
@@ -83,7 +83,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
         raise UserError(
             f"MNIST could not be downloaded: put {', '.join(names)} into {place} yourself ({reason_of(error)})"
         ) from error
-    return found | {name: place / name for name in missing}
+    return files | {name: place / name for name in missing}
 
 
 def _existing(place: Path, name: str) -> Path | None:
@@ -95,8 +95,8 @@ def _existing(place: Path, name: str) -> Path | None:
 
 
 def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
-    """The missing files, found by their headers, in a folder or else in those in it; and for a message, what was found
-    but is not clear."""
+    """Find the missing files by their headers, in a folder or else in its subfolders. Returns them, and a hint for a
+    message if files were found but are ambiguous."""
     hint = ""
     for pattern in ("*", "*/*"):
         shapes = _shapes([*known.values(), *islice(place.glob(pattern), MOST_FILES)])
@@ -105,8 +105,8 @@ def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], s
             (way,) = ways
             taken = {
                 name: file
-                for part, pair in zip(FILES, way, strict=True)
-                for name, file in zip(FILES[part], pair[:2], strict=True)
+                for set_name, pair in zip(FILES, way, strict=True)
+                for name, file in zip(FILES[set_name], pair[:2], strict=True)
                 if name not in known
             }
             files = (f"{file.relative_to(place)} as {name.removesuffix('.gz')}" for name, file in taken.items())
@@ -123,48 +123,48 @@ def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], s
 def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Path]) -> list[tuple[Pair, Pair]]:
     """The ways in which files may be the training and the test set, two at most."""
     matching = (
-        Pair(image, label, count, parts)
+        Pair(image, label, count, sets)
         for image, (count, *sides) in shapes.items()
         for label, size in shapes.items()
         if sides == [SIDE, SIDE]
         and size == (count,)
-        and (parts := _parts(image.relative_to(place)) & _parts(label.relative_to(place)))
+        and (sets := _sets(image.relative_to(place)) & _sets(label.relative_to(place)))
     )
     pairs = [*islice(matching, MOST_FILES)]
     options = [
-        [pair for pair in pairs if part in pair.parts and all(
-            known.get(name, file) == file for name, file in zip(FILES[part], pair[:2], strict=True)
+        [pair for pair in pairs if set_name in pair.sets and all(
+            known.get(name, file) == file for name, file in zip(FILES[set_name], pair[:2], strict=True)
         )]
-        for part in FILES
+        for set_name in FILES
     ]  # fmt: skip
     ways = (
         (training, test)
         for training, test in product(*options)
         if {*training[:2]}.isdisjoint(test[:2])
-        and (min(len(training.parts), len(test.parts)) == 1 or training.number > test.number)
+        and (min(len(training.sets), len(test.sets)) == 1 or training.number > test.number)
     )
     return [*islice(ways, 2)]
 
 
-def _parts(path: Path) -> frozenset[str]:
-    """The parts that a file may be, by its name and that of its folder."""
-    return frozenset(part for part, said in NAMED.items() if said.search(str(path))) or frozenset(NAMED)
+def _sets(path: Path) -> frozenset[str]:
+    """The sets that a file may belong to, by its name and that of its folder."""
+    return frozenset(set_name for set_name, said in NAMED.items() if said.search(str(path))) or frozenset(NAMED)
 
 
 def _shapes(paths: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
-    """The shapes in the headers of those files that are in the format of MNIST, of a gzipped and an unpacked one of the
-    same name the unpacked one."""
-    found: dict[Path, tuple[int, ...]] = {}
+    """The shapes in the headers of those files that are in the format of MNIST. An unpacked file takes the place of the
+    gzipped one of its name."""
+    shapes: dict[Path, tuple[int, ...]] = {}
     for path in sorted(paths, key=lambda path: (path.suffix == ".gz", path)):
-        if path.with_suffix("") in found and path.suffix == ".gz":
+        if path.with_suffix("") in shapes and path.suffix == ".gz":
             continue
         try:
             if path.is_file() and not path.name.startswith("."):
                 with _opened(path) as file:
-                    found[path] = _read_shape(path, file)
+                    shapes[path] = _read_shape(path, file)
         except (UserError, OSError, EOFError, zlib.error, struct.error):
             continue
-    return found
+    return shapes
 
 
 def fetch(place: Path, names: list[str]) -> None:
@@ -205,8 +205,8 @@ def _opened(path: Path) -> BufferedIOBase | gzip.GzipFile:
 
 def _read_shape(path: Path, file: BufferedIOBase | gzip.GzipFile) -> tuple[int, ...]:
     """Read the shape from the header of `file`. Raises UserError naming `path` if it is not an MNIST header."""
-    zeros, kind, dimensions = struct.unpack(">HBB", file.read(4))
-    if (zeros, kind) != (0, 8) or not 1 <= dimensions <= 3:
+    zeros, value_type, dimensions = struct.unpack(">HBB", file.read(4))
+    if (zeros, value_type) != (0, 8) or not 1 <= dimensions <= 3:
         raise UserError(f"{path} is not an MNIST file: it is damaged, download it again")
     shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
     if not 0 < prod(shape) <= MAX_BYTES:

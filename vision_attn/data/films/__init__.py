@@ -1,1 +1,1 @@
-"""Films: drawn ones, whose events, captions, boxes and times are known, and those of files."""
+"""Films: drawn films, whose events, captions, boxes and times are known, and films in files."""

@@ -40,9 +40,9 @@ class Films(NamedTuple):
     objects: Int[np.ndarray, "B N"]
     """The objects in the first frame."""
     turned: Int[np.ndarray, "B"]
-    """What the actor of `TURNS` becomes."""
+    """The object that the actor of `TURNS` becomes."""
     direction: Int[np.ndarray, "B"]
-    """Of `MOVES`: index into `DIRECTIONS`."""
+    """The direction of `MOVES`: an index into `DIRECTIONS`."""
     corner: Int[np.ndarray, "B F N 2"]
     """Left and upper edge of each object in each frame, (x, y) in pixels."""
     side: Int[np.ndarray, "B N"]
@@ -50,17 +50,17 @@ class Films(NamedTuple):
     light: Float[np.ndarray, "B 3 4"]
     tint: Float[np.ndarray, "B N 3"]
     grain: UInt8[np.ndarray, "B 1 Y X"]
-    """The last three: see `scenes.canvas.Arrangement`; the same in all frames."""
+    """`light`, `tint` and `grain` are those of `scenes.canvas.Arrangement`, the same in all frames."""
 
 
 def script_of(films: Films, film: int) -> Script:
     return scripts(*CASTS[films.cast[film]])[films.script[film]]
 
 
-def event_frames(kind: int, segment: int, frames: int) -> range:
+def event_frames(verb: int, segment: int, frames: int) -> range:
     """The frames in which an event can be seen: those of its segment; for `STOPS` those around its first frame."""
     length = frames // SEGMENTS
-    first = segment * length - (length // 2 if kind == STOPS else 0)
+    first = segment * length - (length // 2 if verb == STOPS else 0)
     return range(first, first + length)
 
 
@@ -78,11 +78,11 @@ def arrange(
         choices = combinations_of(split, number)
         chosen = choices[(which[films] * len(choices)).astype(np.int64)]
         objects[films, :number] = np.take_along_axis(chosen, order[films, :number].argsort(1), 1)
-    told = [scripts(*CASTS[one])[number] for one, number in zip(cast, script, strict=True)]
+    told = [scripts(*CASTS[index])[number] for index, number in zip(cast, script, strict=True)]
     objects, turned = _turned(bits, told, objects, split)
     direction = integers(bits, 0, len(DIRECTIONS) - 1, num_films)
     corner, side = _staged(bits, told, direction, frames, size)
-    weights = WEIGHTS[[len(one.kinds) - min(FORMS) for one in told]]
+    weights = WEIGHTS[[len(film_script.verbs) - min(FORMS) for film_script in told]]
     forms = (uniform(bits, *weights.shape) / weights).argsort(1)[:, :NUM_CAPTIONS]
     light = 18 + 70 * uniform(bits, num_films, 1, 4) + 26 * uniform(bits, num_films, 3, 4)
     tint = 24 * uniform(bits, num_films, MAX_OBJECTS, 3) - 12
@@ -96,7 +96,7 @@ def arrange(
 def _turned(
     bits: np.random.PCG64, told: list[Script], objects: Int[np.ndarray, "B N"], split: str
 ) -> tuple[Int[np.ndarray, "B N"], Int[np.ndarray, "B"]]:
-    """What the actor of `TURNS` becomes: an object of its shape and of a colour that no object has. Returns the
+    """Choose what the actor of `TURNS` becomes: an object of its shape and of a colour that no object has. Returns the
     objects, with the actor exchanged for one that can turn if it cannot, and what each actor becomes.
 
     Its pairs with the other objects are of `split`, or some of training films where no colour allows that: no film
@@ -104,19 +104,19 @@ def _turned(
     """
     films, slots = np.arange(len(told)), np.arange(MAX_OBJECTS)
     becomes = np.arange(len(COLOURS)) * len(SHAPES) + (objects % len(SHAPES))[..., None]  # (B, N, colours)
-    there = slots < np.array([one.num_objects for one in told])[:, None]
+    there = slots < np.array([script.num_objects for script in told])[:, None]
     ignored = ~there[:, None, None] | (slots[:, None, None] == slots)
     own = pairs_of(split)[becomes[..., None], objects[:, None, None]]
     trained = pairs_of("train")[becomes[..., None], objects[:, None, None]]
     new = (becomes != objects[..., None]) & there[..., None]
     possible = (own | trained | ignored).all(-1) & new
     own = (own | ignored).all(-1)
-    actor = np.array([one.kinds.index(TURNS) if TURNS in one.kinds else 0 for one in told])
+    actor = np.array([script.verbs.index(TURNS) if TURNS in script.verbs else 0 for script in told])
     able = possible.any(-1)
     chosen = np.where(able[films, actor], actor, able.argmax(-1))
     preference = (uniform(bits, len(told), len(COLOURS)) + own[films, chosen]) * possible[films, chosen]
     turned = becomes[films, chosen, preference.argmax(-1)]
-    turning = np.array([TURNS in one.kinds for one in told])
+    turning = np.array([TURNS in script.verbs for script in told])
     films, actor, chosen = films[turning], actor[turning], chosen[turning]
     objects[films, actor], objects[films, chosen] = objects[films, chosen], objects[films, actor]
     return objects, turned
@@ -125,8 +125,8 @@ def _turned(
 def _staged(
     bits: np.random.PCG64, told: list[Script], direction: np.ndarray, frames: int, size: int
 ) -> tuple[Int[np.ndarray, "B F N 2"], Int[np.ndarray, "B N"]]:
-    """Where objects are in each frame, and their sides, by rejection until none touches another that it does not
-    meet."""
+    """Sample where objects are in each frame, and their sides, by rejection until no object touches another that it
+    does not meet."""
     smallest, largest = side_range(size)
     corner, side = np.zeros((len(told), frames, MAX_OBJECTS, 2), np.int64), np.zeros((len(told), MAX_OBJECTS), np.int64)
     remaining = np.arange(len(told))
@@ -139,36 +139,36 @@ def _staged(
         drift = STEPS[integers(bits, 0, len(STEPS) - 1, len(remaining), TRIES)]
         path = _paths(scripts_left, start, sides, STEPS[direction[remaining]], drift, frames, size)
         good = _clear(scripts_left, path, sides, frames, size)
-        first, found = good.argmax(1), good.any(1)
-        corner[remaining[found]], side[remaining[found]] = path[found, first[found]], sides[found, first[found]]
-        remaining = remaining[~found]
+        first, solved = good.argmax(1), good.any(1)
+        corner[remaining[solved]], side[remaining[solved]] = path[solved, first[solved]], sides[solved, first[solved]]
+        remaining = remaining[~solved]
     raise UserError(f"films: no room for three objects that move in {size}x{size} pixels; choose a larger size")
 
 
 def _paths(told: list[Script], start, side, step, drift, frames: int, size: int) -> Int[np.ndarray, "B tries F N 2"]:
-    """The corners of objects in each frame of proposals (B, tries). step: of `MOVES` (B, 2); drift: before `STOPS` (B,
-    tries, 2)."""
+    """Compute the corners of objects in each frame of proposals (B, tries). step: the steps of `MOVES` (B, 2). drift:
+    the steps before `STOPS` (B, tries, 2)."""
     length, time = frames // SEGMENTS, np.arange(frames)
     path = np.repeat(start[:, :, None], frames, axis=2)
     for segment in range(SEGMENTS):
         first = segment * length
         done = np.clip((time - first) / (length - 1), 0, 1)[:, None]  # nothing before the first frame of an event
-        for kind in (MOVES, STOPS, LEAVES, MEETS):
+        for verb in (MOVES, STOPS, LEAVES, MEETS):
             acting = [
-                (film, one.kinds.index(kind), one.target)
-                for film, one in enumerate(told)
-                if kind in one.kinds and one.segments[one.kinds.index(kind)] == segment
+                (film, script.verbs.index(verb), script.target)
+                for film, script in enumerate(told)
+                if verb in script.verbs and script.segments[script.verbs.index(verb)] == segment
             ]
             if not acting:
                 continue
             films, actor, target = np.array(acting).T
             here, sides = path[films, :, first, actor], side[films, :, actor]
-            if kind == STOPS:  # it drifts about as far as others move
+            if verb == STOPS:  # it drifts about as far as others move
                 away, moved = -drift[films] * max(1, round(size / 4 / first)) * first, np.clip(1 - time / first, 0, 1)
                 moved = moved[:, None]
-            elif kind == MOVES:
+            elif verb == MOVES:
                 away, moved = np.broadcast_to(step[films, None] * round(size * 0.3), here.shape), done
-            elif kind == LEAVES:
+            elif verb == LEAVES:
                 away, moved = _exit(here, sides, size), done
             else:
                 away = _beside(here, sides, path[films, :, first, target], side[films, :, target]) - here
@@ -186,7 +186,7 @@ def _exit(corner: np.ndarray, side: np.ndarray, size: int) -> np.ndarray:
 
 
 def _beside(corner: np.ndarray, side: np.ndarray, target: np.ndarray, target_side: np.ndarray) -> np.ndarray:
-    """Where an object touches its target, on the side from which it comes."""
+    """The corner at which an object touches its target, on the side from which it comes."""
     way = (2 * target + target_side[..., None]) - (2 * corner + side[..., None])
     across = np.abs(way).argmax(-1)[..., None] == np.arange(2)
     touching = np.where(way > 0, target - side[..., None], target + target_side[..., None])
@@ -195,21 +195,22 @@ def _beside(corner: np.ndarray, side: np.ndarray, target: np.ndarray, target_sid
 
 
 def _clear(told: list[Script], path, side, frames: int, size: int) -> np.ndarray:
-    """Which proposals (B, tries) keep all objects inside, but one that leaves, and apart, but two that meet."""
+    """Return a mask of the proposals (B, tries) whose objects stay inside (unless they leave) and apart (unless they
+    meet)."""
     time = np.arange(frames)
     inside = ((path >= 1) & (path <= size - 1 - side[:, :, None, :, None])).all(-1)
     good = np.ones(side.shape[:2], bool)
-    there = np.array([one.num_objects for one in told])
+    there = np.array([script.num_objects for script in told])
     gone = np.full((len(told), MAX_OBJECTS), frames)
     gaps = np.full((len(told), MAX_OBJECTS, MAX_OBJECTS, frames), 2)
-    for film, one in enumerate(told):
-        for actor, (kind, segment) in enumerate(zip(one.kinds, one.segments, strict=True)):
-            first = event_frames(kind, segment, frames)[0]
-            if kind == LEAVES:
+    for film, script in enumerate(told):
+        for actor, (verb, segment) in enumerate(zip(script.verbs, script.segments, strict=True)):
+            first = event_frames(verb, segment, frames)[0]
+            if verb == LEAVES:
                 gone[film, actor] = first
-            elif kind == MEETS:
+            elif verb == MEETS:
                 gap = np.where(time <= first, size // 10, 0)  # or hardly anything would be seen of it
-                gaps[film, actor, one.target] = gaps[film, one.target, actor] = gap
+                gaps[film, actor, script.target] = gaps[film, script.target, actor] = gap
     for slot in range(MAX_OBJECTS):
         absent = slot >= there[:, None]
         good &= absent | (inside[..., slot] | (time >= gone[:, None, slot, None])).all(-1)
@@ -229,19 +230,19 @@ def pixels(films: Films, size: int) -> UInt8[np.ndarray, "B F 3 Y X"]:
     objects = np.repeat(films.objects[:, None], frames, axis=1)
     for film in range(num_films):
         script = script_of(films, film)
-        if TURNS in script.kinds:
-            actor = script.kinds.index(TURNS)
+        if TURNS in script.verbs:
+            actor = script.verbs.index(TURNS)
             change = event_frames(TURNS, script.segments[actor], frames)
             objects[film, change[len(change) // 2] :, actor] = films.turned[film]
 
-    def each(field: np.ndarray) -> np.ndarray:
+    def per_frame(field: np.ndarray) -> np.ndarray:
         return np.repeat(field, frames, axis=0)
 
     present, flat = np.array([CASTS[cast][0] for cast in films.cast]), objects.reshape(-1, MAX_OBJECTS)
     nothing = np.zeros(len(flat), np.int64)
     corner = films.corner.reshape(-1, MAX_OBJECTS, 2)
     frame = Arrangement(
-        each(present), flat, nothing, nothing, corner, each(films.side), nothing[:, None], each(films.light),
-        each(films.tint), each(films.grain),
+        per_frame(present), flat, nothing, nothing, corner, per_frame(films.side), nothing[:, None],
+        per_frame(films.light), per_frame(films.tint), per_frame(films.grain),
     )  # fmt: skip
     return draw(frame, size, frames).reshape(num_films, frames, 3, size, size)

@@ -23,7 +23,7 @@ from vision_attn.system.errors import UserError
 DEMUXERS = "mov,matroska,avi,mpeg,mpegvideo,mpegts,flv,asf,ogg,yuv4mpegpipe"
 """The demuxers of FFmpeg that are allowed. Others read playlists, image sequences, devices and networks."""
 FORMATS = "MP4, MOV, MKV, WebM, AVI, GIF, MPEG, FLV, WMV, Ogg, Y4M"
-"""What they read, for messages."""
+"""The formats that these demuxers read, for messages."""
 ENDINGS = frozenset(
     (".mp4", ".m4v", ".mov", ".3gp", ".mkv", ".webm", ".avi", ".gif", ".mpg", ".mpeg", ".vob", ".mts", ".m2ts", ".flv",
      ".wmv", ".asf", ".ogv", ".y4m")
@@ -32,7 +32,7 @@ ENDINGS = frozenset(
 BUFFER = 1 << 18
 """Bytes of a file that are read at once."""
 WIDEST = 8
-"""Pixels are at most this many times as wide as high, or the reverse; of other films they are taken to be squares."""
+"""The largest ratio of a pixel's width and height. Pixels of films that state a larger one are taken as squares."""
 TURNS = {
     (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT, (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
     (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM, (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
@@ -79,8 +79,8 @@ def _opened(path: str | Path | Encoded) -> Iterator[Any]:
 
 
 def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
-    """The times of all frames are read first; then those frames are kept that are on screen at evenly spaced moments.
-    Where frames have no times, or times jump back, frames are counted instead."""
+    """Read the times of all frames, then keep the frames that are on screen at evenly spaced moments. Where frames have
+    no times, or times jump back, frames are counted instead."""
     import av
 
     try:
@@ -89,7 +89,7 @@ def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
             if (kept := _kept(_decoded(file, limits), wanted, at_least)) is not None:
                 return Film(kept, [moment - times[0][0] for moment in wanted])
         count = sum(1 for _ in _decoded(file, limits))
-        numbered = (each._replace(start=float(number)) for number, each in enumerate(_decoded(file, limits)))
+        numbered = (shown._replace(start=float(number)) for number, shown in enumerate(_decoded(file, limits)))
         return Film(_kept(numbered, moments([0.0, 1.0, count - 1.0], float(count), frames), at_least) or ())
     except av.FFmpegError as error:
         raise UserError(error.strerror or type(error).__name__) from error
@@ -129,8 +129,8 @@ def _refused(*_: Any) -> None:
 
 
 def _times(file: Any, limits: Limits) -> tuple[list[float], float] | None:
-    """When each frame of a film appears, and when the last one disappears, in seconds, by what the container says,
-    without decoding any; None if that is not known of all."""
+    """Read from the container when each frame of a film appears, and when the last one disappears, in seconds, without
+    decoding any. None if a time is missing."""
     starts, lengths, before = [], {}, None
     with _stream(file) as (container, stream):
         for packet in container.demux(stream):
@@ -154,10 +154,10 @@ class _Shown(NamedTuple):
     """A decoded frame."""
 
     start: float | None
-    """When it appears, in seconds, if that is known."""
+    """The time at which it appears, in seconds, if it is known."""
     frame: Any
     aspect: float
-    """How many times as wide as high its pixels are."""
+    """The width of its pixels divided by their height."""
 
 
 def _decoded(file: Any, limits: Limits) -> Generator[_Shown, None, None]:
@@ -178,12 +178,12 @@ def _kept(shown: Generator[_Shown, None, None], wanted: Sequence[float], at_leas
     kept: list[Image.Image] = []
     last, count = None, 0
     with closing(shown):
-        for each in shown:
-            if each.start is None:
+        for frame in shown:
+            if frame.start is None:
                 return None
-            while last is not None and len(kept) < len(wanted) and wanted[len(kept)] < each.start:
+            while last is not None and len(kept) < len(wanted) and wanted[len(kept)] < frame.start:
                 kept.append(_picture(last, at_least))
-            last, count = each, count + 1
+            last, count = frame, count + 1
     if last is None:
         raise UserError("it has no frames")
     if count == 1:
@@ -194,7 +194,7 @@ def _kept(shown: Generator[_Shown, None, None], wanted: Sequence[float], at_leas
 
 
 def _picture(shown: _Shown, at_least: int) -> Image.Image:
-    """A frame as it is to be seen: upright, with square pixels, reduced."""
+    """Return a frame upright, with square pixels, reduced."""
     frame, wide = shown.frame, max(1.0, shown.aspect)
     width, height = reduced_size(round(frame.width * wide), round(frame.height * wide / shown.aspect), at_least)
     picture = frame.to_image(width=width, height=height)
@@ -203,8 +203,8 @@ def _picture(shown: _Shown, at_least: int) -> Image.Image:
 
 
 def _turn(frame: Any) -> Image.Transpose | None:
-    """How a frame is brought upright: by the display matrix that a camera held on its side writes, to right angles."""
-    matrix = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
+    """The transpose that brings a frame upright, from the display matrix that a camera held on its side writes."""
+    matrix = next((data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
     if matrix is None or len(content := bytes(matrix)) < 20:
         return None
     a, b, _, c, d = unpack("=5i", content[:20])

@@ -1,4 +1,4 @@
-"""Films in files: decoded by PyAV, or folders of frames; a fixed number of frames, evenly spaced, is kept of each."""
+"""Read films from files or from folders of frames. A fixed number of frames, evenly spaced, is kept of each."""
 
 import re
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ def seen_frames(film: Sequence[Image.Image], resolution: int, fit: Fit) -> UInt8
 
 
 def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:
-    """What an encoder sees of the frames of a film, side by side: the picture of a film. Its `info["times"]` are the
-    times of a `Film`, if they are known."""
-    parts = [seen_part(frame, fit) for frame in film]
-    joined = Image.new("RGB", (sum(part.width for part in parts), parts[0].height))
-    for number, part in enumerate(parts):
-        joined.paste(part, (number * part.width, 0))
+    """Join the frames of a film, as an encoder sees them, side by side: the picture of a film. Its `info["times"]`
+    holds the times of a `Film`, if they are known."""
+    pictures = [seen_part(frame, fit) for frame in film]
+    joined = Image.new("RGB", (sum(picture.width for picture in pictures), pictures[0].height))
+    for number, picture in enumerate(pictures):
+        joined.paste(picture, (number * picture.width, 0))
     if (times := getattr(film, "times", None)) is not None:
         joined.info["times"] = times
     return joined
@@ -81,14 +81,14 @@ def frames_in(folder: Path) -> list[Path]:
     """The frames in a folder: its images without hidden files, in the order of their names, in which 2 is before 10."""
 
     def order(file: Path) -> list[str | int]:
-        return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", file.name)]
+        return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", file.name)]
 
-    found = (file for file in folder.iterdir() if file.suffix.lower() in ENDINGS and not file.name.startswith("."))
-    return sorted(found, key=order)
+    frames = (file for file in folder.iterdir() if file.suffix.lower() in ENDINGS and not file.name.startswith("."))
+    return sorted(frames, key=order)
 
 
 def is_film(folder: Path) -> bool:
-    """Whether a folder is a film: it holds frames, and no file of a film. One that cannot be read is none."""
+    """Whether a folder is a film: it holds frames, and no film file. A folder that cannot be read is no film."""
     try:
         endings = {file.suffix.lower() for file in folder.iterdir() if not file.name.startswith(".")}
     except OSError:

@@ -12,16 +12,16 @@ from math import inf
 import numpy as np
 from jaxtyping import UInt8
 
-from vision_attn.data.drawn import Drawn
+from vision_attn.data.drawn_captions import DrawnCaptions
 from vision_attn.data.films.canvas import Films, arrange, event_frames, pixels, script_of
 from vision_attn.data.films.grammar import (
     CONTENT,
     DIRECTIONS,
-    KINDS,
     MEETS,
     MOVES,
     SEGMENTS,
     TURNS,
+    VERBS,
     all_captions,
     tell,
 )
@@ -33,13 +33,13 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Task
 
 
-class DrawnFilms(Drawn):
+class DrawnFilms(DrawnCaptions):
     """Films of two or three coloured shapes, of which two or three do something, with five captions each.
 
     frames: of a film, a multiple of 3, at least 6.
     size: height and width of the frames in pixels.
     rows: captions per film in a batch, at most five; `references` always holds all five.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`; images are films.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`; images are films.
     mixture: proportions of films of two objects and two events, three objects and two events, and three of both.
 
     Objects move, stop, meet, change colour and leave: see `films.grammar`. `boxes` of a batch are those of the actor of
@@ -115,10 +115,10 @@ class DrawnFilms(Drawn):
 
 
 def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...]]]:
-    """For each word of an event the boxes of its actor, or of whom it meets, in the frames of the event: (x0, y0, x1,
-    y1, frame), in [-1, 1] and counted from 0. One that has left has an empty box on the border: its event is still
-    seen, its place is not."""
-    found: dict[str, list[tuple[float, ...]]] = {}
+    """Return, for each word of an event, the boxes of its actor, or of the object that it meets, in the frames of the
+    event: (x0, y0, x1, y1, frame), in [-1, 1] and counted from 0. An object that has left has an empty box on the
+    border."""
+    by_word: dict[str, list[tuple[float, ...]]] = {}
     script, names = script_of(films, film), [OBJECTS[index].split() for index in films.objects[film]]
     corner, side = films.corner[film], films.side[film, None, :, None]
     edges = (np.concatenate([corner, corner + side], axis=-1).clip(0, size) * 2 / size - 1).tolist()
@@ -126,17 +126,17 @@ def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...
     def add(words: list[str], slot: int, frames: range) -> None:
         for frame in frames:
             for word in words:
-                found.setdefault(word, []).append((*edges[frame][slot], float(frame)))
+                by_word.setdefault(word, []).append((*edges[frame][slot], float(frame)))
 
-    for actor, (kind, segment) in enumerate(zip(script.kinds, script.segments, strict=True)):
-        frames = event_frames(kind, segment, len(edges))
-        add([*names[actor], KINDS[kind]], actor, frames)
-        if kind == MOVES:
+    for actor, (verb, segment) in enumerate(zip(script.verbs, script.segments, strict=True)):
+        frames = event_frames(verb, segment, len(edges))
+        add([*names[actor], VERBS[verb]], actor, frames)
+        if verb == MOVES:
             add([[*DIRECTIONS][films.direction[film]]], actor, frames)
-        elif kind == TURNS:
+        elif verb == TURNS:
             colour = OBJECTS[films.turned[film]].split()[0]
             add([colour], actor, frames[len(frames) // 2 :])
             names[actor] = [colour, names[actor][1]]
-        elif kind == MEETS:
+        elif verb == MEETS:
             add(names[script.target], script.target, frames)
-    return found
+    return by_word

@@ -40,14 +40,14 @@ def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits
 
 def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits) -> dict[int, Image.Image]:
     """The frames of these numbers."""
-    found = {}
+    pictures = {}
     for number in range(max(places) + 1):
         film.seek(number)
         limits.check(*film.size, number + 1)
         if number in places:
             size = reduced_size(*film.size, at_least)
-            found[number] = film.convert("RGB").resize(size, Image.Resampling.BICUBIC)
-    return found
+            pictures[number] = film.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+    return pictures
 
 
 def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
@@ -57,13 +57,13 @@ def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
     width, height = _size(header := file.read(7))
     _skip_colours(file, header[4:5])
     time, number = 0, 0
-    while (kind := file.read(1)) not in (b"", b";"):
-        if kind == b"!":
+    while (block_type := file.read(1)) not in (b"", b";"):
+        if block_type == b"!":
             control = file.read(1) == b"\xf9"
             for block in _blocks(file):
                 if control and len(block) >= 4:
                     time, control = int.from_bytes(block[1:3], "little"), False
-        elif kind == b",":
+        elif block_type == b",":
             left, top = _size(place := file.read(9))
             across, down = _size(place[4:])
             width, height, number = max(width, left + across), max(height, top + down), number + 1

@@ -14,8 +14,8 @@ import numpy as np
 from vision_attn.data.scenes.grammar import COLOURS, OBJECTS, SHAPES, combinations_of
 
 SEGMENTS = 3
-KINDS = ("moves", "stops", "turns", "leaves", "meets")
-MOVES, STOPS, TURNS, LEAVES, MEETS = range(len(KINDS))
+VERBS = ("moves", "stops", "turns", "leaves", "meets")
+MOVES, STOPS, TURNS, LEAVES, MEETS = range(len(VERBS))
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 # Templates of captions with their weights; {1}, {2} and {3} are the events in the order in which they happen. As in
@@ -41,18 +41,18 @@ FORMS = {
     },
 }
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
-CONTENT = frozenset((*COLOURS, *SHAPES, *KINDS, *DIRECTIONS))
+CONTENT = frozenset((*COLOURS, *SHAPES, *VERBS, *DIRECTIONS))
 """The words that name objects and what they do."""
 
 
 class Script(NamedTuple):
-    """What happens in a film. Event e has object e as its actor."""
+    """The events of a film. Event e has object e as its actor."""
 
     num_objects: int
-    kinds: tuple[int, ...]
-    """Of each event, in order."""
+    verbs: tuple[int, ...]
+    """The verb of each event, in order: an index into `VERBS`."""
     segments: tuple[int, ...]
-    """When each event happens."""
+    """The segment of each event."""
     target: int
     """The object that the actor of `MEETS` meets; -1 without that event."""
 
@@ -60,20 +60,20 @@ class Script(NamedTuple):
 @cache
 def scripts(num_objects: int, num_events: int) -> tuple[Script, ...]:
     """All scripts that make sense: an object moves before it stops, and whom one meets is there, and at rest."""
-    found = []
+    possible = []
     times = combinations(range(SEGMENTS), num_events)
-    for segments, kinds in product(times, permutations(range(len(KINDS)), num_events)):
-        if STOPS in kinds and segments[kinds.index(STOPS)] == 0:
+    for segments, verbs in product(times, permutations(range(len(VERBS)), num_events)):
+        if STOPS in verbs and segments[verbs.index(STOPS)] == 0:
             continue
-        if MEETS not in kinds:
-            found.append(Script(num_objects, kinds, segments, -1))
+        if MEETS not in verbs:
+            possible.append(Script(num_objects, verbs, segments, -1))
             continue
-        actor = kinds.index(MEETS)
-        gone = {event for event in range(actor) if kinds[event] == LEAVES}
-        drifting = {event for event in range(actor, num_events) if kinds[event] == STOPS}
+        actor = verbs.index(MEETS)
+        gone = {event for event in range(actor) if verbs[event] == LEAVES}
+        drifting = {event for event in range(actor, num_events) if verbs[event] == STOPS}
         met = {*range(num_objects)} - {actor} - gone - drifting
-        found += [Script(num_objects, kinds, segments, target) for target in sorted(met)]
-    return tuple(found)
+        possible += [Script(num_objects, verbs, segments, target) for target in sorted(met)]
+    return tuple(possible)
 
 
 def tell(script: Script, objects: Sequence[int], turned: int, direction: str, forms: Sequence[int]) -> list[str]:
@@ -81,10 +81,10 @@ def tell(script: Script, objects: Sequence[int], turned: int, direction: str, fo
     becomes. direction: of `MOVES`. forms: the templates to use."""
     names = [OBJECTS[index] for index in objects]
     events = []
-    for actor, kind in enumerate(script.kinds):
+    for actor, verb in enumerate(script.verbs):
         after = {MOVES: f" {direction}", TURNS: f" {OBJECTS[turned].split()[0]}", MEETS: f" a {names[script.target]}"}
-        events.append(f"a {names[actor]} {KINDS[kind]}{after.get(kind, '')}")
-        if kind == TURNS:
+        events.append(f"a {names[actor]} {VERBS[verb]}{after.get(verb, '')}")
+        if verb == TURNS:
             names[actor] = OBJECTS[turned]
     templates = [*FORMS[len(events)]]
     return [templates[form].format("", *events) for form in forms]
@@ -95,7 +95,7 @@ def all_captions() -> Iterator[str]:
     sets = np.concatenate([combinations_of("train", SEGMENTS), combinations_of("val", SEGMENTS)])
     for number, objects in enumerate(sets):
         events = 2 + number % 2
-        some = scripts(SEGMENTS, events)
+        choices = scripts(SEGMENTS, events)
         direction = [*DIRECTIONS][number % len(DIRECTIONS)]
         turned = int(objects[0] + len(SHAPES) * (1 + number % 3)) % len(OBJECTS)
-        yield from tell(some[number % len(some)], objects.tolist(), turned, direction, range(len(FORMS[events])))
+        yield from tell(choices[number % len(choices)], objects.tolist(), turned, direction, range(len(FORMS[events])))

@@ -1,4 +1,4 @@
-"""Which frames of a film are kept, evenly spaced in time, and the limits within which it is decoded."""
+"""Choose the frames of a film that are kept, evenly spaced in time, and limit what decoding it may take."""
 
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
@@ -13,8 +13,8 @@ LARGEST, LONGEST = 4096 * 4096, 200_000
 PIXELS = 400_000_000_000
 """Pixels of all frames together: two hours of Full HD."""
 SECONDS, SECONDS_PER_MB = 60, 30
-"""The time that decoding a film may take: so many seconds, and for each megabyte of its file so many more. A small file
-that takes long is made to do so; ordinary films take a tenth of this."""
+"""The time that decoding a film may take: `SECONDS`, and `SECONDS_PER_MB` for each megabyte of its file. Ordinary films
+take a tenth of this; a small file that takes longer was made to do so."""
 
 
 class Film(list[Image.Image]):
@@ -35,9 +35,9 @@ class SinglePicture(UserError):
 
 
 class Limits:
-    """Counts what is decoded of one film.
+    """Limits on decoding one film: counts its pixels and its time.
 
-    size: of its file, in bytes. pixels: of all frames together. clock: the time in seconds.
+    size: bytes of its file. pixels: of all frames together. clock: the time in seconds.
     """
 
     def __init__(self, size: int, *, pixels: int = PIXELS, clock: Callable[[], float] = monotonic) -> None:

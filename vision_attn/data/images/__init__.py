@@ -1,1 +1,1 @@
-"""Image files of any kind, decoded within limits, as RGB squares or as pixels to slice."""
+"""Read image files of any format within limits, as RGB squares or as pixels that are sliced."""

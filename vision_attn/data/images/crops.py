@@ -10,7 +10,7 @@ from torch.nn import functional as F
 def random_crops(
     smallest: float, mirrored: Bool[np.ndarray, "N"], rng: np.random.Generator
 ) -> Float[np.ndarray, "N 4"]:
-    """A random square (x0, y0, x1, y1) of each of N photographs, with a side of `smallest` to 1 times theirs.
+    """Sample a random square (x0, y0, x1, y1) of each of N photographs, with a side of `smallest` to 1 times theirs.
 
     The corners of a photograph are (-1, -1), top left, and (1, 1). In a mirrored one x0 > x1.
     """
@@ -22,7 +22,7 @@ def random_crops(
 
 @torch.no_grad()
 def cropped(images: UInt8[Tensor, "B 3 S S"], crops: Float[Tensor, "B 4"]) -> UInt8[Tensor, "B 3 S S"]:
-    """What each crop (see `random_crops`) shows, resized to the size of the whole image (bicubic). The crop
+    """Cut crops (see `random_crops`) out of images, and resize them to the size of the whole image (bicubic). The crop
     (-1, -1, 1, 1) is the image itself, to the bit, and (1, -1, -1, 1) its mirror image.
 
     Not by `F.affine_grid`: its matrix product may run in TF32 or bfloat16, which misses pixels.
@@ -33,5 +33,5 @@ def cropped(images: UInt8[Tensor, "B 3 S S"], crops: Float[Tensor, "B 4"]) -> UI
     x, y = (start + (end - start) * share).unbind(dim=1)
     shape = (len(images), size, size)
     grid = torch.stack([x[:, None].expand(shape), y[:, :, None].expand(shape)], dim=-1)
-    found = F.grid_sample(images.float(), grid, mode="bicubic", padding_mode="reflection", align_corners=False)
-    return found.round().clamp(0, 255).byte().contiguous(memory_format=torch.channels_last)
+    pixels = F.grid_sample(images.float(), grid, mode="bicubic", padding_mode="reflection", align_corners=False)
+    return pixels.round().clamp(0, 255).byte().contiguous(memory_format=torch.channels_last)

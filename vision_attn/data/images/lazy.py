@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vision_attn.attention.images import Images, Sliced
-from vision_attn.data.images.open import ENDINGS, Encoded, decoded, size_of
+from vision_attn.data.images.open import ENDINGS, Encoded, decoded_image, size_of
 from vision_attn.data.images.squares import centre_square
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
@@ -34,7 +34,7 @@ def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: 
             return array
         small = Images([array], 3).sampled(2 * side * (max(array.shape[:2]) // min(array.shape[:2]) if square else 1))
         return resized(Image.fromarray(small[0].permute(1, 2, 0).numpy()), side, square)
-    with decoded(path, at_least=None if side is None else 2 * side) as image:
+    with decoded_image(path, at_least=None if side is None else 2 * side) as image:
         return np.array(image) if side is None else resized(image, side, square)
 
 
@@ -101,18 +101,18 @@ class Mapped:
         self.shape, self.offset, self.lock = mapped.shape, mapped.offset, Lock()
 
     def __getitem__(self, place: tuple[slice, slice]) -> NDArray[np.uint8]:
-        rows = range(*place[0].indices(self.shape[0]))
-        apart = rows.step > 1 and rows.step * self.array.strides[0] > mmap.PAGESIZE
+        pixel_rows = range(*place[0].indices(self.shape[0]))
+        apart = pixel_rows.step > 1 and pixel_rows.step * self.array.strides[0] > mmap.PAGESIZE
         if not apart or not self.array.flags.c_contiguous:
             return self.array[place]
         row = np.empty(self.shape[1:], np.uint8)
-        found = np.empty((len(rows), *row[place[1]].shape), np.uint8)
+        pixels = np.empty((len(pixel_rows), *row[place[1]].shape), np.uint8)
         with self.lock:
-            for number, line in zip(rows, found, strict=True):
+            for number, line in zip(pixel_rows, pixels, strict=True):
                 self.file.seek(self.offset + number * row.size)
                 self.file.readinto(row.data)
                 line[:] = row[place[1]]
-        return found
+        return pixels
 
 
 def resized(image: Image.Image, side: int, square: bool = False) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Limits on the pixels and the memory of an image that is decoded, checked before it is.
+"""Limits on the pixels and the memory of an image, which are checked before it is decoded.
 
 A small file may declare a huge image. Threads that decode at the same time share a memory budget.
 """
@@ -23,7 +23,7 @@ BYTES_PER_PIXEL = 8
 MEMORY = 1 << 30
 """Bytes that all decoding threads together may use; a larger image is decoded alone."""
 _PLANES = 8
-"""How many times a file may store each pixel: each colour may have its own plane."""
+"""The number of times that a file may store each pixel: each colour may have its own plane."""
 
 
 class Budget:
@@ -55,14 +55,14 @@ class TooLarge(UserError):
 class Refused(UserError):
     """The reason why a file is refused, without its name."""
 
-    kind = UserError
-    """The error that says so."""
+    error_type = UserError
+    """The class of the error that the user sees."""
 
 
 class Huge(Refused):
     """The file is refused for its size."""
 
-    kind = TooLarge
+    error_type = TooLarge
 
 
 def checked_memory(image: ImageFile.ImageFile, whole: int, file: BufferedIOBase) -> int:

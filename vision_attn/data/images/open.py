@@ -55,9 +55,9 @@ class Encoded(NamedTuple):
     """A photograph as its file holds it, without the file."""
 
     name: str
-    """For messages."""
+    """The name for messages."""
     content: bytes | Callable[[], bytes]
-    """The bytes of the file, or what reads them."""
+    """The bytes of the file, or a function that reads them."""
     size: int | None = None
     """The number of bytes, where it is known before they are read; -1: there are none."""
 
@@ -69,12 +69,12 @@ class Encoded(NamedTuple):
 
 
 class Isolated(Encoded):
-    """A file from a stranger, which another process decodes: see `data.isolated`."""
+    """An untrusted file, which another process decodes: see `data.isolated`."""
 
     content: bytes
 
     def opened(self, what: str, *arguments: Any) -> Any:
-        """What a process of its own makes of the file. Raises UserError naming it if it cannot be used."""
+        """Decode the file in another process. Raises UserError naming it if it cannot be used."""
         raise NotImplementedError
 
     def read(self) -> bytes:
@@ -85,19 +85,19 @@ _budget = Budget(MEMORY)
 
 
 def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> Image.Image:
-    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts. What is
-    returned has no metadata, so that nothing turns it again.
+    """Open the first image in `path`: 8-bit RGB, upright by its EXIF tag, with white for transparent parts. The result
+    has no metadata, so that nothing turns it a second time.
 
     With `at_least`, a JPEG may be reduced by 2, 4 or 8, as long as its sides keep that many pixels; this saves time and
     memory. An image of more than `KEPT_PIXELS` is reduced by an integer factor. Raises UserError naming the file if it
     cannot be read or is too large.
     """
-    with decoded(path, at_least) as image:
+    with decoded_image(path, at_least) as image:
         return image
 
 
 @contextmanager
-def decoded(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
+def decoded_image(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
     """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
     if isinstance(path, Isolated):
         yield path.opened("photograph", at_least)
@@ -128,7 +128,7 @@ def size_of(path: str | Path | Encoded) -> tuple[int, int]:
 
 
 def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = None) -> ImageFile.ImageFile:
-    """The first image in `path`. `held` keeps its file open and its part of the budget."""
+    """Load the first image in `path`. `held` keeps its file open and its share of the budget."""
     file = _opened(path, held)
     image = _identified(file)
     whole = _draft(image, at_least)
@@ -147,11 +147,12 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
 
 
 def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
-    """What an image of RGB with 16 bits is decoded from, changed so that the lower byte of each number is taken, where
-    Pillow takes the upper one: fewer bits may lie there alone. Empty for other images, and for very large ones."""
+    """Return Pillow's `tile` of a 16-bit RGB image, changed so that it decodes the lower byte of each number in place
+    of the upper one: images of few bits may have nothing in the upper bytes. Empty for other images, and for very large
+    ones."""
     native = "RGB;16B" if sys.byteorder == "little" else "RGB;16L"
     other = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": native}
-    found = []
+    tiles = []
     for tile in image.tile if image.mode == "RGB" and image.width * image.height <= KEPT_PIXELS else ():
         several = isinstance(tile[3], tuple)
         given: Any = tile[3]
@@ -160,8 +161,8 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
             return []
         arguments = (other[mode], *rest) if several else other[mode]
         make = getattr(type(tile), "_make", tuple)  # a NamedTuple in newer versions of Pillow
-        found.append(make((*tile[:3], arguments)))
-    return found
+        tiles.append(make((*tile[:3], arguments)))
+    return tiles
 
 
 def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
@@ -185,7 +186,7 @@ def _named(path: str | Path | Encoded) -> Iterator[None]:
     try:
         yield
     except Refused as error:
-        raise error.kind(f"{path}: {error}") from error
+        raise error.error_type(f"{path}: {error}") from error
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except Image.DecompressionBombError as error:

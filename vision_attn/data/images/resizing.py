@@ -10,34 +10,37 @@ from torch import Tensor
 from torch.nn import functional as F
 
 RESIZING = "torch-bicubic"
-"""Part of what a cache of annotation vectors depends on: another way of resizing has another name. Before it had
-one, Pillow resized photographs, and the border of a centre square mixed with the pixels around it."""
+"""The name of the way of resizing, on which a cache of annotation vectors depends. Caches without a name are older:
+Pillow resized photographs, and the border of a centre square mixed with the pixels around it."""
 
 
-class Group(NamedTuple):
-    """The photographs of a batch that have one size, or its films."""
+class SameSize(NamedTuple):
+    """The photographs (or films) of a batch that have one size."""
 
     places: list[int]
-    """Which of the batch they are."""
+    """Their positions in the batch."""
     pixels: UInt8[Tensor, "N *F _ _ 3"]
 
 
-def grouped(pictures: Sequence[UInt8[np.ndarray, "*F _ _ 3"]]) -> list[Group]:
+def grouped(pictures: Sequence[UInt8[np.ndarray, "*F _ _ 3"]]) -> list[SameSize]:
     """Put the decoded photographs of a batch together by size. `torch.interpolate` takes those of one size at once."""
     places: dict[tuple[int, ...], list[int]] = {}
     for place, picture in enumerate(pictures):
         places.setdefault(picture.shape, []).append(place)
-    return [Group(each, torch.from_numpy(np.stack([pictures[place] for place in each]))) for each in places.values()]
+    return [
+        SameSize(members, torch.from_numpy(np.stack([pictures[place] for place in members])))
+        for members in places.values()
+    ]
 
 
-def squares(groups: Sequence[Group], resolution: int, device: torch.device) -> UInt8[Tensor, "B *F 3 S S"]:
+def squares(groups: Sequence[SameSize], resolution: int, device: torch.device) -> UInt8[Tensor, "B *F 3 S S"]:
     """The batch that `grouped` has divided, resized on `device`; photographs have their channels last in memory."""
-    parts = [resized(group.pixels.to(device, non_blocking=True), resolution) for group in groups]
-    if len(parts) == 1:
-        return parts[0]
-    batch = torch.empty(sum(map(len, parts)), *parts[0].movedim(-3, -1).shape[1:], dtype=torch.uint8, device=device)
-    for (places, _), part in zip(groups, parts, strict=True):
-        batch.index_copy_(0, there(places, device), part.movedim(-3, -1))
+    squared = [resized(group.pixels.to(device, non_blocking=True), resolution) for group in groups]
+    if len(squared) == 1:
+        return squared[0]
+    batch = torch.empty(sum(map(len, squared)), *squared[0].movedim(-3, -1).shape[1:], dtype=torch.uint8, device=device)
+    for (places, _), images in zip(groups, squared, strict=True):
+        batch.index_copy_(0, as_index(places, device), images.movedim(-3, -1))
     return batch.movedim(-1, -3)
 
 
@@ -56,14 +59,15 @@ def _in_integers(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Ten
 
 
 def in_floats(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Tensor, "N 3 S S"]:
-    """For devices whose kernels take no integers. Pillow resizes rows, then columns, and rounds half up each time."""
-    found = images.float()
+    """Resize in floats, for devices whose kernels take no integers. Like Pillow, resizes rows, then columns, and rounds
+    half up each time."""
+    result = images.float()
     for size in ((images.shape[-2], resolution), (resolution, resolution)):
-        found = F.interpolate(found, size, mode="bicubic", antialias=True).add_(0.5).floor_().clamp_(0, 255)
-    return found.to(torch.uint8, memory_format=torch.channels_last)
+        result = F.interpolate(result, size, mode="bicubic", antialias=True).add_(0.5).floor_().clamp_(0, 255)
+    return result.to(torch.uint8, memory_format=torch.channels_last)
 
 
-def there(numbers: list[int], device: torch.device) -> Tensor:
+def as_index(numbers: list[int], device: torch.device) -> Tensor:
     """Numbers as a tensor on the device, copied without waiting for it."""
     tensor = torch.tensor(numbers, dtype=torch.long)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,6 +1,7 @@
 """Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square.
 
-Pillow decodes, in threads; torch resizes, a batch at a time: see `resizing`."""
+Pillow decodes in threads; torch resizes a batch at a time (`resizing`).
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,14 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.data.images.open import Encoded, decoded, open_photograph
+from vision_attn.data.images.open import Encoded, decoded_image, open_photograph
 from vision_attn.data.images.resizing import resized
 from vision_attn.geometry.extents import Extent
 from vision_attn.system.machine import cores
 
 AS_DECODED = 1 << 19
-"""Pixels of what is seen of a photograph, up to which it is not resized before it is part of a batch."""
+"""A photograph of which an encoder sees at most this number of pixels is resized together with its batch, not
+before."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -54,7 +56,7 @@ def read_seen(path: str | Path | Encoded, resolution: int, fit: Fit) -> UInt8[np
 
     Calls nothing of torch, whose threads would fight with those that decode.
     """
-    with decoded(path, at_least=2 * resolution) as image:
+    with decoded_image(path, at_least=2 * resolution) as image:
         return seen_pixels(image, resolution, fit)
 
 
@@ -85,7 +87,7 @@ def seen_box(width: int, height: int, fit: Fit) -> tuple[int, int, int, int]:
 
 
 def seen_extent(width: int, height: int, fit: Fit) -> Extent:
-    """The same in coordinates in [-1, 1] over the image."""
+    """Return the part of an image that an encoder sees, in [-1, 1] over the image."""
     left, top, right, bottom = seen_box(width, height, fit)
     return Extent(2 * left / width - 1, 2 * top / height - 1, 2 * right / width - 1, 2 * bottom / height - 1)
 

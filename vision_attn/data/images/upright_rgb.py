@@ -117,8 +117,8 @@ def joined_bytes(upper: Image.Image, lower: Image.Image) -> Image.Image:
     low = largest(ImageChops.multiply(lower, mask))
     scale = 255 / white_of(256.0 * high + low, unit=False)
     above, below = (
-        part.point([min(255, round(value * weight * scale)) for value in range(256)] * 3)
-        for part, weight in ((upper, 256), (lower, 1))
+        half.point([min(255, round(value * weight * scale)) for value in range(256)] * 3)
+        for half, weight in ((upper, 256), (lower, 1))
     )
     return ImageChops.add(above, below)
 

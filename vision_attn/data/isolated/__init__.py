@@ -1,1 +1,1 @@
-"""Images and films of strangers, decoded in processes of their own, within memory and time."""
+"""Decode untrusted images and films in separate processes, within limits of memory and time."""

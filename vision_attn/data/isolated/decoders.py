@@ -1,4 +1,4 @@
-"""Decode files from strangers in processes of their own, which are ended when they take too long.
+"""Decode untrusted files in separate processes, and end those that take too long.
 
 A small file can keep a decoder busy for minutes, in one call that nothing interrupts, take all memory, or crash it. A
 process waits between files, so that ordinary ones are decoded at once. See `process`.
@@ -25,19 +25,19 @@ from vision_attn.data.isolated.process import MODES, SETTING
 from vision_attn.system.errors import UserError
 
 SECONDS = 10.0
-"""After these, a process that decodes a file is ended."""
+"""Seconds after which a process that decodes a file is ended."""
 PATIENCE = 3.0
-"""The same while other files wait for a process."""
+"""Seconds after which it is ended while other files wait for a process."""
 PROCESSES = 4
-"""Files that are decoded at the same time."""
+"""The largest number of files that are decoded at the same time."""
 LINE, MOST = 1 << 20, 1 << 30
-"""Bytes of a line, and of the pixels, that a process may answer with."""
+"""The largest number of bytes of a line, and of the pixels, in the answer of a process."""
 TICK = 0.05
 RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.process import main; main()"
 
 
 class Upload(Isolated):
-    """A file from a stranger. It is decoded once in each way, all ways together within the time of `decoders`."""
+    """An uploaded file. It is decoded once in each way, all ways together within the time of `decoders`."""
 
     _decoders: "Decoders"
     _seconds: float
@@ -60,10 +60,10 @@ class Upload(Isolated):
             except UserError as error:
                 self._known[key] = error
             self._seconds -= monotonic() - begun
-        found = self._known[key]
-        if isinstance(found, UserError):
-            raise found
-        return found.copy() if isinstance(found, Image.Image) else found
+        result = self._known[key]
+        if isinstance(result, UserError):
+            raise result
+        return result.copy() if isinstance(result, Image.Image) else result
 
 
 class Decoders:
@@ -92,8 +92,8 @@ class Decoders:
         return future
 
     def decode(self, file: Isolated, seconds: float, what: str, arguments: Sequence[Any]) -> Image.Image | Film:
-        """What `process.DECODERS[what]` makes of a file. Raises UserError naming the file if it cannot be
-        decoded, and TooLarge if it takes too long."""
+        """Decode a file by `process.DECODERS[what]`, in another process. Raises UserError naming the file if it cannot
+        be decoded, and TooLarge if it takes too long."""
         process = self._taken(file.name)
         try:
             process.begin()
@@ -118,7 +118,7 @@ class Decoders:
         return Film(pictures, answer["times"]) if what == "film" else pictures[0]
 
     def close(self) -> None:
-        """End all processes, and what they do."""
+        """End all processes."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in [*self._all]:
@@ -160,7 +160,7 @@ class Decoders:
                 self.start()
 
     def _ended(self, process: "_Process", name: str) -> Exception:
-        """Why a process ended while it decoded."""
+        """Return the error that tells why a process ended while it decoded."""
         self._end(process)
         self._replace()
         if self._closed:

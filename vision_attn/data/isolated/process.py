@@ -1,4 +1,4 @@
-"""The process that decodes files from strangers: files on standard input, pixels on standard output.
+"""The process that decodes untrusted files: files on standard input, pixels on standard output.
 
 It imports no torch, so that it starts at once and takes little memory; it ends when its parent does. It answers with
 pixels, not with Python objects, so that nothing else comes over to its parent, whatever a file does to a decoder.
@@ -24,7 +24,7 @@ from vision_attn.data.images.upright_rgb import reduction
 from vision_attn.system.errors import UserError
 
 MEMORY = 4 << 30
-"""Bytes that the process may take."""
+"""The largest number of bytes of memory of the process."""
 SETTING = "VISION_ATTN_MAX_PIXELS"
 """The environment variable that comes with each file, since it may change."""
 MODES = {"L": 1, "RGB": 3, "RGBA": 4}
@@ -32,7 +32,7 @@ MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 
 def _stored(file: Encoded) -> Image.Image:
-    """An image with its transparency; a very large one is reduced, as photographs are."""
+    """Open an image with its transparency; a very large one is reduced, as photographs are."""
     image = open_as_stored(file)
     image = image if image.mode in MODES else image.convert("RGBA")
     return image if (factor := reduction(image)) == 1 else image.reduce(factor)
@@ -41,7 +41,7 @@ def _stored(file: Encoded) -> Image.Image:
 DECODERS: dict[str, Callable[..., Image.Image | Film]] = {
     "photograph": open_photograph, "stored": _stored, "film": decoded_film,
 }  # fmt: skip
-"""What a process can make of a file."""
+"""The ways in which a process can decode a file, by name."""
 
 
 def main() -> None:
@@ -71,9 +71,9 @@ def _limit() -> None:
 
     with suppress(OSError):
         os.nice(5)
-    for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_DATA, MEMORY)):
+    for limit, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_DATA, MEMORY)):
         with suppress(OSError, ValueError):
-            resource.setrlimit(kind, (most, most))
+            resource.setrlimit(limit, (most, most))
 
 
 def _read(source: BinaryIO, questions: SimpleQueue) -> None:
@@ -85,17 +85,17 @@ def _read(source: BinaryIO, questions: SimpleQueue) -> None:
 
 
 def _decoded(question: dict[str, Any], content: bytes) -> tuple[dict[str, Any], Sequence[Image.Image]]:
-    """The answer to a question, and its pictures."""
+    """Decode the file of a question. Returns the answer, and the decoded pictures."""
     os.environ.pop(SETTING, None)
     if question["most"] is not None:
         os.environ[SETTING] = question["most"]
     name = question["name"]
     try:
-        found = DECODERS[question["what"]](Encoded(name, content), *question["arguments"])
+        result = DECODERS[question["what"]](Encoded(name, content), *question["arguments"])
     except UserError as error:
         return {"error": str(error), "large": isinstance(error, TooLarge)}, ()
     except Exception as error:
         return {"error": f"{name}: not readable ({type(error).__name__})"}, ()
-    pictures = found if isinstance(found, Film) else [found]
+    pictures = result if isinstance(result, Film) else [result]
     sizes = [(picture.mode, *picture.size) for picture in pictures]
-    return {"pictures": sizes, "times": getattr(found, "times", None)}, pictures
+    return {"pictures": sizes, "times": getattr(result, "times", None)}, pictures

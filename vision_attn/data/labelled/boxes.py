@@ -1,4 +1,5 @@
-"""Boxes of objects in files of labels: from pixels of a photograph to coordinates of the image that a model sees."""
+"""Read boxes of objects from files of labels, and convert them from pixels to coordinates of the image that a model
+sees."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -12,16 +13,16 @@ Edge = int | float
 Box = tuple[Edge, Edge, Edge, Edge]
 """(x0, y0, x1, y1): the left, upper, right and lower edge. A point is a box without area."""
 UNKNOWN: Box = (float("nan"),) * 4
-"""The box of an image of which it is not known."""
+"""The box of an image whose object's place is unknown."""
 NAMES = (("x0", "y0", "x1", "y1"), ("xmin", "ymin", "xmax", "ymax"), ("x", "y"))
-"""What the numbers of a box are called in a record; (x, y) is its centre."""
+"""The names that the numbers of a box may have in a record; (x, y) is its centre."""
 
 
 def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
     """Return the box in a record, in pixels; None if it has none.
 
-    `where` the record is, for messages. Raises UserError for a box that is not complete, not made of numbers, or ends
-    before it begins.
+    where: the place of the record, for messages. Raises UserError for a box that is not complete, not made of numbers,
+    or ends before it begins.
     """
     names = next((names for names in NAMES if any(_given(record, name) for name in names)), None)
     if names is None:

@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 LARGEST = 2**28
-"""Pixels of a photograph: a mask of as many bytes is made."""
+"""The largest number of pixels of a photograph: its mask takes a byte for each."""
 
 
 class Instance(NamedTuple):
@@ -28,7 +28,7 @@ class Instance(NamedTuple):
     """Run lengths, as `pycocotools` holds them; None if the file has a box alone."""
 
 
-class Photograph(NamedTuple):
+class BoxedPhotograph(NamedTuple):
     """The size of a photograph in pixels, and its objects."""
 
     width: int
@@ -50,11 +50,11 @@ class Boxes:
     def __init__(self, path: str | Path) -> None:
         try:
             content = read_json(path)
-            names = {one["id"]: str(one["name"]) for one in content.get("categories", ())}
+            names = {category["id"]: str(category["name"]) for category in content.get("categories", ())}
             known: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-            for one in content["annotations"]:
-                known[one["image_id"]].append(one)
-            self.photographs: dict[str, Photograph] = {}
+            for annotation in content["annotations"]:
+                known[annotation["image_id"]].append(annotation)
+            self.photographs: dict[str, BoxedPhotograph] = {}
             for image in content["images"]:
                 name, width, height = Path(image["file_name"]).name, int(image["width"]), int(image["height"])
                 if not (0 < width <= LARGEST and 0 < height * width <= LARGEST):
@@ -62,39 +62,41 @@ class Boxes:
                 if name in self.photographs:  # photographs are found by the name of their file alone
                     raise UserError(f"two images are called {name}")
                 objects = [
-                    _instance(one, names.get(one.get("category_id"), ""), height, width) for one in known[image["id"]]
+                    _instance(annotation, names.get(annotation.get("category_id"), ""), height, width)
+                    for annotation in known[image["id"]]
                 ]
-                self.photographs[name] = Photograph(width, height, objects)
+                self.photographs[name] = BoxedPhotograph(width, height, objects)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UserError(f"{path} holds no boxes in COCO's format: {_reason(error)}") from None
         self.of_all = len(names) < 2
 
     def of(self, file: str, fit: Fit) -> Callable[[str], list[Box | Mask]]:
-        """From the text of an answer to what it names, on the part of a photograph that `fit` says."""
+        """Return a function from the text of an answer to the boxes and masks of the objects that it names, on the part
+        of a photograph that `fit` selects."""
         photograph = self.photographs.get(Path(file).name)
 
         def objects(text: str) -> list[Box | Mask]:
             if photograph is None:
                 return []
             words, size = set(text.lower().split()), (photograph.width, photograph.height)
-            found: list[Box | Mask] = []
-            for one in photograph.objects:
-                box = placed(one.box, size, square=fit == "centre")
-                if box is None or not (self.of_all or words & set(one.category.lower().split())):
+            shapes: list[Box | Mask] = []
+            for instance in photograph.objects:
+                box = placed(instance.box, size, square=fit == "centre")
+                if box is None or not (self.of_all or words & set(instance.category.lower().split())):
                     continue
-                if one.mask is None:
-                    found.append(box)
+                if instance.mask is None:
+                    shapes.append(box)
                     continue
-                pixels = torch.from_numpy(coco.decode(one.mask)).bool()
+                pixels = torch.from_numpy(coco.decode(instance.mask)).bool()
                 whole = placed((0, 0, *size), size, square=fit == "centre")
-                found.append(Mask(pixels, Extent(*map(float, whole or ()))))
-            return found
+                shapes.append(Mask(pixels, Extent(*map(float, whole or ()))))
+            return shapes
 
         return objects
 
 
 def _instance(record: dict[str, Any], category: str, height: int, width: int) -> Instance:
-    """Raises UserError, which names the annotation, for what is neither a box nor a mask."""
+    """Read an annotation. Raises UserError naming the annotation if it is neither a box nor a mask."""
     try:
         shape = record.get("segmentation")
         runs = _runs(shape, height, width) if shape else None

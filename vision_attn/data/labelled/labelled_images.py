@@ -45,8 +45,8 @@ class LabelledBatch(NamedTuple):
     """Intensities from 0 to 1. A tensor if all photographs are made square or have one size (`at_one_size`)."""
     labels: Int[Tensor, "B"]
     boxes: Float[Tensor, "B 4"] | None = None
-    """(x0, y0, x1, y1) in [-1, 1] of the object that gives an image its label; NaN for an image of which it is not
-    known. None if it is known of no image."""
+    """(x0, y0, x1, y1) in [-1, 1] of the object that gives an image its label; NaN for an image without one. None if no
+    image has one."""
 
 
 class LabelledImages(Source):
@@ -69,15 +69,14 @@ class LabelledImages(Source):
     ) -> None:
         """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
-        Args:
-            images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
-            labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
-                Columns x0, y0, x1, y1 (or x, y: a centre) say where the object is, in pixels of the upright photograph.
-            side: the longer side to which photographs are resized, in pixels; None: leave them as they are.
-            square: take the centre square of photographs, so that all have the same size. Needs `side`.
-            flips: mirror each training photograph with probability 1/2 in each epoch.
-            batch_size: images per training batch, over all processes together.
-            evaluation_batch_size: images per validation or test batch.
+        images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
+        labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
+            Columns x0, y0, x1, y1 (or x, y: a centre) say where the object is, in pixels of the upright photograph.
+        side: the longer side to which photographs are resized, in pixels; None: leave them as they are.
+        square: take the centre square of photographs, so that all have the same size. Needs `side`.
+        flips: mirror each training photograph with probability 1/2 in each epoch.
+        batch_size: images per training batch, over all processes together.
+        evaluation_batch_size: images per validation or test batch.
         """
         check_range("LabelledImages", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         if side is not None:
@@ -109,11 +108,11 @@ class LabelledImages(Source):
 
     @cached_property
     def has_boxes(self) -> bool:
-        """Whether it is known of any photograph where the object is."""
+        """Whether any photograph has the box of its object."""
         return any(item.box is not None for items in self.splits.values() for item in items)
 
     def prepare(self, task: Task) -> None:
-        """Read which photographs there are."""
+        """Read the list of photographs."""
         self.splits  # noqa: B018, read once
 
     def check_labels(self) -> None:
@@ -125,9 +124,9 @@ class LabelledImages(Source):
         untaught = {item.label for items in self.splits.values() for item in items}
         untaught -= {item.label for item in self.splits["train"]}
         if untaught:
-            some = ", ".join(sorted(untaught)[:5])
+            examples = ", ".join(sorted(untaught)[:5])
             log.warning(
-                "classes without a photograph for training, which cannot be learned: %d (%s)", len(untaught), some
+                "classes without a photograph for training, which cannot be learned: %d (%s)", len(untaught), examples
             )
 
     def at_one_size(self) -> tuple[int, int, int]:
@@ -149,10 +148,10 @@ class LabelledImages(Source):
                 continue
             first = first or (item.file, size)
             if size != first[1]:
-                (one, (X, Y)), (x, y) = first, size
+                (first_file, (X, Y)), (x, y) = first, size
                 raise UserError(
-                    f"photographs must have one size here, but {one} has {X} x {Y} pixels and {item.file} {x} x {y}: "
-                    "resize them with --data.side=32 --data.square=true, or another side"
+                    f"photographs must have one size here, but {first_file} has {X} x {Y} pixels and {item.file} "
+                    f"{x} x {y}: resize them with --data.side=32 --data.square=true, or another side"
                 )
         if first is None:
             raise UserError(f"no photograph of {self.labels or self.images} can be read")
@@ -194,8 +193,8 @@ class LabelledImages(Source):
         mine = equal_part(size, rank, world)
         order = bits.random_raw(len(items)).argsort(kind="stable")
         mirrored = bits.random_raw(len(items)) % 2 == 1
-        parts = [order[number * size :][:size][mine] for number in range(len(self))]
-        jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in some] for some in parts[skip:]]
+        batches = [order[number * size :][:size][mine] for number in range(len(self))]
+        jobs = [[(items[index], self.flips and bool(mirrored[index])) for index in batch] for batch in batches[skip:]]
         return self._batches(jobs)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[LabelledBatch]:
@@ -212,14 +211,15 @@ class LabelledImages(Source):
         return open_pixels(path, side=self.side, square=self.square)
 
     def _batches(self, jobs: Sequence[Sequence[tuple[Labelled, bool]]]) -> Iterator[LabelledBatch]:
-        """Photographs are read by threads, one batch ahead. Those that cannot be read are logged and left out."""
+        """Yield the batches of these items. Threads read photographs, one batch ahead; those that cannot be read are
+        logged and left out."""
         if not jobs:
             return
         index = {name: number for number, name in enumerate(self.class_names)}
         read = in_threads(self._read_item, (item for job in jobs for item, _ in job), ahead=2 * len(jobs[0]))
         for job in jobs:
-            found = [(*next(read), item.label, flip) for item, flip in job]
-            kept = [(array, box, label, flip) for array, box, label, flip in found if array is not None]
+            items = [(*next(read), item.label, flip) for item, flip in job]
+            kept = [(array, box, label, flip) for array, box, label, flip in items if array is not None]
             if not kept:
                 raise UserError(f"no photograph of a batch can be read, such as {job[0][0].file}")
             if unknown := sorted({label for _, _, label, _ in kept} - index.keys()):
@@ -246,11 +246,11 @@ class LabelledImages(Source):
         if array is None or item.box is None:
             return array, UNKNOWN
         if item.file not in self._boxes:
-            found = placed(item.box, size_of_pixels(item.file), square=self.square)
-            if found is None and self._unseen is None:
+            box = placed(item.box, size_of_pixels(item.file), square=self.square)
+            if box is None and self._unseen is None:
                 self._unseen = item.file
                 log.warning("boxes that lie outside of what is seen are left out, such as that of %s", item.file)
-            self._boxes[item.file] = found or UNKNOWN
+            self._boxes[item.file] = box or UNKNOWN
         return array, self._boxes[item.file]
 
     def _read(self, path: Path) -> Sliced | None:
@@ -284,7 +284,7 @@ def read_size(path: Path) -> tuple[int, int]:
     """Read the height and width of the images of a run. Raises UserError naming the file if it does not hold them."""
     content = read_json(path)
     sizes = [content.get(name) for name in ("height", "width")] if isinstance(content, dict) else []
-    found = [length for length in sizes if type(length) is int and 0 < length <= 10**5]
-    if len(found) != 2:
+    lengths = [length for length in sizes if type(length) is int and 0 < length <= 10**5]
+    if len(lengths) != 2:
         raise UserError(f'{path} does not hold {{"height":, "width":}} of images in pixels')
-    return found[0], found[1]
+    return lengths[0], lengths[1]

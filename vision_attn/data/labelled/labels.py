@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from vision_attn.data.images.lazy import OPENED
 from vision_attn.data.labelled.boxes import Box, box_of, check_pixels
-from vision_attn.data.records import check_inside, hashed_split, plain_path, read_records, say_endings, with_endings
+from vision_attn.data.record_files import (
+    check_inside,
+    hashed_split,
+    plain_path,
+    read_records,
+    say_endings,
+    with_endings,
+)
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, find
 from vision_attn.system.splits import SPLITS, split_named
@@ -19,11 +26,11 @@ class Labelled(NamedTuple):
     file: Path
     label: str
     box: Box | None = None
-    """In pixels of the photograph as it is shown, upright; None: not known."""
+    """The box in pixels of the upright photograph; None if it is unknown."""
 
 
-class Record(NamedTuple):
-    """What is known of an image before splits are made."""
+class _Record(NamedTuple):
+    """An image before splits are made."""
 
     name: str
     label: str
@@ -56,19 +63,19 @@ def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labe
         )
     check_pixels(labels, [record.box for record in records if record.box is not None])
     given = {record.split for record in records}
-    found: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
+    splits: dict[str, list[Labelled]] = {name: [] for name in SPLITS}
     for name, label, split, box in records:
         if given == {None}:
             split = hashed_split(name)
         elif split in (None, "train") and "val" not in given and hashed_split(name) == "val":
             split = "val"
-        found[split or "train"].append(Labelled(folder / name, label, box))
-    if not found["train"]:
+        splits[split or "train"].append(Labelled(folder / name, label, box))
+    if not splits["train"]:
         raise UserError(f"{labels or folder} has no image for training")
-    return found
+    return splits
 
 
-def _from_folder(folder: Path) -> Iterator[Record]:
+def _from_folder(folder: Path) -> Iterator[_Record]:
     """Yield the images, sorted."""
     below = {split_named(name): folder / name for name in _folders(folder)}
     places = {split: below[split] for split in SPLITS if split in below} if "train" in below else {None: folder}
@@ -79,16 +86,16 @@ def _from_folder(folder: Path) -> Iterator[Record]:
                 folders.sort()
                 for name in sorted(names):
                     if Path(name).suffix.lower() in OPENED and not name.startswith("."):
-                        yield Record((Path(parent) / name).relative_to(folder).as_posix(), label, split)
+                        yield _Record((Path(parent) / name).relative_to(folder).as_posix(), label, split)
 
 
 def _folders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _from_file(folder: Path, path: Path) -> Iterator[Record]:
+def _from_file(folder: Path, path: Path) -> Iterator[_Record]:
     seen: set[str] = set()
-    records = read_records(path, "image", "label").rows
+    records = read_records(path, "image", "label").records
     names = [plain_path(str(record.get("image"))) for _, record in records]
     whole = with_endings(folder, [name for name in names if not os.path.isfile(folder / name)], OPENED)
     say_endings(whole, "images")
@@ -107,4 +114,4 @@ def _from_file(folder: Path, path: Path) -> Iterator[Record]:
         seen.add(name)
         if not os.path.isfile(folder / name):
             raise UserError(f"{where} names {folder / name}, which does not exist: check data.images")
-        yield Record(name, label, split, box_of(where, record))
+        yield _Record(name, label, split, box_of(where, record))

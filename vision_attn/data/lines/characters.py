@@ -27,7 +27,11 @@ class Characters:
     def __init__(self, characters: Iterable[str]) -> None:
         """Raises UserError for anything that is not one code point, and for a code point that occurs twice."""
         characters = list(characters)
-        wrong = [each for each in characters if not isinstance(each, str) or len(each) != 1 or _unprintable(each)]
+        wrong = [
+            character
+            for character in characters
+            if not isinstance(character, str) or len(character) != 1 or _unprintable(character)
+        ]
         if wrong or len(set(characters)) != len(characters):
             raise UserError(f"{wrong[0]!r:.80} is not a character" if wrong else "a character occurs twice")
         if len(characters) > MAX_WORDS:
@@ -41,7 +45,7 @@ class Characters:
         counts: Counter[str] = Counter()
         for transcript in transcripts:
             counts.update(composed(transcript))
-        return cls(sorted(each for each in counts if not _unprintable(each)))
+        return cls(sorted(character for character in counts if not _unprintable(character)))
 
     @classmethod
     def load(cls, path: str | Path) -> "Characters":
@@ -77,7 +81,7 @@ class Characters:
 
     def encode(self, transcript: str) -> list[int]:
         """Return the ids of the characters, without END; `UNKNOWN` for unknown ones."""
-        return [self.index.get(each, UNKNOWN) for each in composed(transcript)]
+        return [self.index.get(character, UNKNOWN) for character in composed(transcript)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Join the characters of `ids` up to the first END."""

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.digits.mnist import SIDE, DigitSource
-from vision_attn.data.generated import Generated, taken
+from vision_attn.data.generated_images import GeneratedImages, selected
 from vision_attn.data.lines.characters import Characters
-from vision_attn.data.lines.strips import Ink, Layout, add_digits, padded_width
+from vision_attn.data.lines.strips import Ink, StripLayout, add_digits, padded_width
 from vision_attn.data.random_streams import FIXED, integers, stream
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
@@ -34,7 +34,7 @@ LENGTHS = 1
 """The last number of the random stream of the lengths of a training batch."""
 
 
-class Strings(VocabularySource, Generated, DigitSource):
+class Strings(VocabularySource, GeneratedImages, DigitSource):
     """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
 
     say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
@@ -46,7 +46,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
     grow: the number of batches at the start of training over which the largest number of digits grows evenly from
         `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`. folder, download: as for `MNIST`.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`. folder, download: as for `MNIST`.
 
     Strips are white on black, in three equal channels. Those of a batch are padded on the right with black to the
     width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
@@ -81,7 +81,7 @@ class Strings(VocabularySource, Generated, DigitSource):
     ) -> None:
         DigitSource.__init__(self, folder=folder, batch_size=batch_size, download=download)
         sizes = {"epoch_images": epoch_images, "val_images": val_images, "test_images": test_images}
-        Generated.__init__(self, batch_size=batch_size, **sizes)
+        GeneratedImages.__init__(self, batch_size=batch_size, **sizes)
         for name, (low, high) in {"lengths": lengths, "test_lengths": test_lengths}.items():
             if not 1 <= low <= high <= 100:
                 raise UserError(f"strings: {name}={[low, high]} must be a smallest and a largest number, 1 to 100")
@@ -115,15 +115,15 @@ class Strings(VocabularySource, Generated, DigitSource):
     def ink(self) -> dict[str, Ink]:
         return {split: Ink.of(digits) for split, digits in self.digits.items()}
 
-    def fresh(self, numbers: tuple[int, ...], number: int) -> Layout:
-        """Every process pads its part to the width of the whole batch."""
+    def fresh(self, numbers: tuple[int, ...], number: int) -> StripLayout:
+        """Sample a training batch. Every process pads its part to the width of the whole batch."""
         layout = self.sample("train", numbers, self.batch_size, self.near(number, numbers))
         return layout._replace(width=np.full_like(layout.width, layout.width.max()))
 
-    def fixed(self, name: str) -> tuple[Layout, Sequence[int]]:
+    def fixed(self, name: str) -> tuple[StripLayout, Sequence[int]]:
         layout, _ = super().fixed(name)
         order = np.argsort(-layout.length, kind="stable")
-        return taken(layout, order), order.tolist()
+        return selected(layout, order), order.tolist()
 
     def references(self) -> Iterator[list[str]]:
         """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
@@ -143,8 +143,9 @@ class Strings(VocabularySource, Generated, DigitSource):
 
     def sample(
         self, name: str, numbers: tuple[int, ...], num_images: int, lengths: tuple[int, int] | None = None
-    ) -> Layout:
-        """Sample all random choices of `num_images` strips, on the CPU. `lengths`: of the split by default."""
+    ) -> StripLayout:
+        """Sample all random choices of `num_images` strips, on the CPU. lengths: the range of lengths; None: that of
+        the split."""
         bits, ink = stream(*numbers), self.ink[name]
         low, high = lengths or self.lengths[name]
         length = integers(bits, low, high, num_images)
@@ -159,12 +160,12 @@ class Strings(VocabularySource, Generated, DigitSource):
         last = [len(ink.labels) - 1, cut, cut, 2**20, self.height - self.piece]
         pieces = integers(bits, 0, last, num_images, round(self.clutter * high), 5)
         pieces[..., 3] = pieces[..., 3] * np.maximum(width - self.piece, 0)[:, None] // 2**20
-        return Layout(length, digit, x, y, width, pieces)
+        return StripLayout(length, digit, x, y, width, pieces)
 
-    def batch(self, name: str, layout: Layout, ids: Sequence[int]) -> CaptionBatch:
+    def batch(self, name: str, layout: StripLayout, ids: Sequence[int]) -> CaptionBatch:
         """Draw these strips, and write their transcripts. The longest come first."""
         order, width = np.argsort(-layout.length, kind="stable"), padded_width(layout)
-        layout, ids = taken(layout, order), [ids[strip] for strip in order.tolist()]
+        layout, ids = selected(layout, order), [ids[strip] for strip in order.tolist()]
         said = [self.transcript(name, layout, strip) for strip in range(len(ids))]
         return CaptionBatch(
             images=self.draw(name, layout, width),
@@ -175,8 +176,8 @@ class Strings(VocabularySource, Generated, DigitSource):
             boxes=tuple(self.boxes(name, layout, strip, order, width) for strip, (_, order) in enumerate(said)),
         )
 
-    def transcript(self, name: str, layout: Layout, strip: int) -> tuple[str, list[int]]:
-        """What is said of a strip, and the slots of its digits in the order in which they are said."""
+    def transcript(self, name: str, layout: StripLayout, strip: int) -> tuple[str, list[int]]:
+        """Return the transcript of a strip, and the slots of its digits in the order of the transcript."""
         labels = self.ink[name].labels[layout.digit[strip, : layout.length[strip]]]
         order = list(range(len(labels)))
         if self.say == "reverse":
@@ -186,21 +187,21 @@ class Strings(VocabularySource, Generated, DigitSource):
         return "".join(str(labels[slot]) for slot in order), order
 
     def boxes(
-        self, name: str, layout: Layout, strip: int, order: Sequence[int], width: int
+        self, name: str, layout: StripLayout, strip: int, order: Sequence[int], width: int
     ) -> dict[str, list[tuple[float, float, float, float]]]:
         """The boxes of the ink of each digit, (x0, y0, x1, y1) in [-1, 1] of the padded strip."""
         ink = self.ink[name]
-        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        by_digit: dict[str, list[tuple[float, float, float, float]]] = {}
         for slot in order:
             digit, x, y = layout.digit[strip, slot], layout.x[strip, slot], layout.y[strip, slot]
             right = x + ink.right[digit] - ink.left[digit]
             top, bottom = y + ink.top[digit], y + ink.bottom[digit]
             edges = (x / width, top / self.height, right / width, bottom / self.height)
             x0, y0, x1, y1 = (float(2 * edge - 1) for edge in edges)
-            found.setdefault(str(ink.labels[digit]), []).append((x0, y0, x1, y1))
-        return found
+            by_digit.setdefault(str(ink.labels[digit]), []).append((x0, y0, x1, y1))
+        return by_digit
 
-    def draw(self, name: str, layout: Layout, width: int) -> UInt8[Tensor, "B 3 Y X"]:
+    def draw(self, name: str, layout: StripLayout, width: int) -> UInt8[Tensor, "B 3 Y X"]:
         """Render the strips on the device of the digits. Intensities are added and clipped."""
         digits, longest = self.digits[name].images, int(layout.length.max())
         slots = np.arange(longest) < layout.length[:, None]
@@ -212,7 +213,7 @@ class Strings(VocabularySource, Generated, DigitSource):
             [layout.pieces, (np.arange(layout.pieces.shape[1]) < count[:, None])[..., None]], axis=-1
         )
         device = digits.device
-        whole, piece = (torch.from_numpy(part).to(device, non_blocking=True) for part in (wholes, pieces))
+        whole, piece = (torch.from_numpy(table).to(device, non_blocking=True) for table in (wholes, pieces))
         # With a digit's width on both sides, since the image of a digit is wider than its ink.
         canvas = torch.zeros(len(layout.length), self.height, width + 2 * SIDE, device=device)
         corner = whole.new_zeros(2)

@@ -15,7 +15,7 @@ MULTIPLE = 8
 """Widths of batches are rounded up to a multiple of this number of pixels."""
 
 
-class Layout(NamedTuple):
+class StripLayout(NamedTuple):
     """All random choices of a batch of strips. Slots past a strip's length are meaningless."""
 
     length: Int[np.ndarray, "B"]
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 class Ink(NamedTuple):
-    """Where the ink of each digit of a split is in its 28x28 image: left, top, and one past right and bottom."""
+    """The bounds of the ink of each digit of a split in its 28x28 image: left, top, and one past right and bottom."""
 
     labels: Int[np.ndarray, "N"]
     left: Int[np.ndarray, "N"]
@@ -45,8 +45,8 @@ class Ink(NamedTuple):
         ink = (digits.images > INK).cpu()
         edges = []
         for axis in (1, 2):  # columns, rows
-            some = ink.any(dim=axis).int()
-            edges.append((some.argmax(dim=1).numpy(), SIDE - some.flip(1).argmax(dim=1).numpy()))
+            inked = ink.any(dim=axis).int()
+            edges.append((inked.argmax(dim=1).numpy(), SIDE - inked.flip(1).argmax(dim=1).numpy()))
         (left, right), (top, bottom) = edges
         return cls(digits.labels.cpu().numpy(), left, top, right, bottom)
 
@@ -69,6 +69,6 @@ def add_digits(
     canvas.view(-1).scatter_add_(0, pixels(strip, place + margin, height, width), ink.flatten())
 
 
-def padded_width(layout: Layout) -> int:
+def padded_width(layout: StripLayout) -> int:
     """The width of the widest strip, rounded up."""
     return -(-int(layout.width.max()) // MULTIPLE) * MULTIPLE

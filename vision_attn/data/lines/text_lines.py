@@ -15,12 +15,12 @@ from torch import Tensor
 
 from vision_attn.data.caption_batch import CaptionBatch, padded_words
 from vision_attn.data.counted_batches import Counted, slices
-from vision_attn.data.images.open import ENDINGS, decoded
+from vision_attn.data.images.open import ENDINGS, decoded_image
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.lines.characters import Characters, composed
 from vision_attn.data.lines.strips import MULTIPLE
 from vision_attn.data.random_streams import stream
-from vision_attn.data.records import check_inside, divided, plain_path, read_records, say_endings, with_endings
+from vision_attn.data.record_files import check_inside, divided, plain_path, read_records, say_endings, with_endings
 from vision_attn.data.vocabulary import VocabularySource
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
@@ -37,8 +37,8 @@ POOL = 16
 """The number of batches that are made similar at a time, by sorting their lines."""
 
 
-class Line(NamedTuple):
-    """One line."""
+class TextLine(NamedTuple):
+    """The image file of a line and its transcript."""
 
     id: str
     file: Path
@@ -81,7 +81,7 @@ class Lines(VocabularySource):
         self.height, self.max_width, self.batch_size = height, max_width, batch_size
 
     @cached_property
-    def lines(self) -> dict[str, list[Line]]:
+    def lines(self) -> dict[str, list[TextLine]]:
         """All lines by split, in the order of the file."""
         return read_transcripts(find(self.transcripts), find(self.images))
 
@@ -126,12 +126,12 @@ class Lines(VocabularySource):
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
         """The lines of a split, longest transcript first."""
         lines = sorted(self.lines[known_split(name)], key=lambda line: -len(line.text))
-        return slices(lambda some: self.batch(lines[some]), len(lines), self.batch_size, rank=rank, world=world)
+        return slices(lambda chosen: self.batch(lines[chosen]), len(lines), self.batch_size, rank=rank, world=world)
 
     def references(self) -> Iterator[list[str]]:
         return ([line.text] for line in self.lines["train"])
 
-    def batch(self, lines: Sequence[Line], rank: int = 0, world: int = 1) -> CaptionBatch:
+    def batch(self, lines: Sequence[TextLine], rank: int = 0, world: int = 1) -> CaptionBatch:
         """The part of process `rank` of a batch of these lines, as wide as the whole batch."""
         lines = sorted(lines, key=lambda line: -len(line.text))
         strips = list(in_threads(self.read, lines))
@@ -145,7 +145,7 @@ class Lines(VocabularySource):
             boxes=(None,) * len(lines),
         )
 
-    def read(self, line: Line) -> UInt8[Tensor, "Y X"]:
+    def read(self, line: TextLine) -> UInt8[Tensor, "Y X"]:
         """The ink of a line. Raises UserError naming the file if it cannot be read."""
         return read_line(line.file, self.height, self.max_width)
 
@@ -157,7 +157,7 @@ def max_width_of(source: Source) -> int:
 
 def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
     """The ink of a line, resized to `height` in proportion. Raises UserError naming the file if it cannot be read."""
-    with decoded(path) as image:
+    with decoded_image(path) as image:
         return ink(image, height, max_width)
 
 
@@ -179,10 +179,10 @@ def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIP
     return images
 
 
-def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
+def read_transcripts(path: Path, images: Path) -> dict[str, list[TextLine]]:
     """Read the lines of each split from CSV or JSON lines. Raises UserError naming the file and the line."""
-    records = read_records(path, "image", "text").rows
-    split: dict[str, list[Line]] = {name: [] for name in SPLITS}
+    records = read_records(path, "image", "text").records
+    split: dict[str, list[TextLine]] = {name: [] for name in SPLITS}
     given = {record.get("split") not in (None, "") for _, record in records}
     if len(given) > 1:
         raise UserError(f"{path}: some lines have a split and some have none; give one for all or for none")
@@ -200,10 +200,10 @@ def read_transcripts(path: Path, images: Path) -> dict[str, list[Line]]:
         name = plain_path(name)
         check_inside(where, name, images)
         name = whole.get(name, name)
-        part = apart.get(name) or split_named(record.get("split"))
-        if part not in SPLITS:
-            raise UserError(f"{where}: split {brief(part)} is not one of {', '.join(SPLITS)}")
-        split[part].append(Line(name, images / name, composed(text)))
+        line_split = apart.get(name) or split_named(record.get("split"))
+        if line_split not in SPLITS:
+            raise UserError(f"{where}: split {brief(line_split)} is not one of {', '.join(SPLITS)}")
+        split[line_split].append(TextLine(name, images / name, composed(text)))
     for name, lines in split.items():
         if not lines:
             raise UserError(

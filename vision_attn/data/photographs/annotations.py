@@ -1,4 +1,4 @@
-"""The photographs of annotation files by split."""
+"""Read the photographs of annotation files, and divide them into splits."""
 
 import hashlib
 import logging
@@ -18,7 +18,7 @@ from vision_attn.data.photographs.annotation_files.caption_files import (
 from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, located
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph
 from vision_attn.data.photographs.store import Photographs, stored
-from vision_attn.data.records import divided, plain_path, read_content
+from vision_attn.data.record_files import divided, plain_path, read_content
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, find, sha256
@@ -26,11 +26,12 @@ from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24
-"""Bytes of annotation files from which on captions are kept in the cache: those of Flickr8k have 5 MB, COCO's 100."""
+"""The number of bytes of annotation files above which captions are kept in the cache: Flickr8k's have 5 MB, COCO's
+100."""
 FORMAT = 5
-"""Of the captions in the cache: to be raised when their layout changes, or what `read_annotations` makes of a file."""
+"""The version of the captions in the cache. Raise it when their layout changes, or the result of `read_annotations`."""
 JSON = ("COCO's JSON", "Karpathy's JSON")
-"""Shapes in which splits are stated, and not chosen by a hash where they are missing."""
+"""Shapes of files that must state splits: missing ones are not chosen by a hash."""
 log = logging.getLogger(__name__)
 
 
@@ -65,14 +66,14 @@ def read_splits(
         )
 
     def read() -> dict[str, Photographs]:
-        found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
+        splits: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
         for split, path in given.items():
             if split is None:
-                found = read_annotations(path, split_files=lists, columns=columns, download=download)
+                splits = read_annotations(path, split_files=lists, columns=columns, download=download)
             else:
-                found[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
-        found = _named_apart(found) if several else found
-        return {split: Photographs.of(members) for split, members in found.items()}
+                splits[split] = read_annotations(path, split=split, columns=columns, download=download)[split]
+        splits = _named_apart(splits) if several else splits
+        return {split: Photographs.of(members) for split, members in splits.items()}
 
     places = [*given.values()]
     several_files = [is_dataset(path) or bool(own_files_of(path)) for path in places]
@@ -86,36 +87,38 @@ def read_splits(
     checksums = [*map(sha256, files)]
 
     def unchanged() -> dict[str, Photographs]:
-        found = read()
+        splits = read()
         if [*map(sha256, files)] != checksums:
             raise UserError(f"{annotations} changed while it was read: run the command again")
-        return found
+        return splits
 
     rules: list[Any] = [FORMAT, several and [*given], isinstance(lists, dict) and [*lists], columns, checksums]
     return stored(Path(cache).expanduser() / f"captions-{digest(rules)[:12]}", unchanged)
 
 
-def _named_apart(found: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
+def _named_apart(splits: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
     """Put the split before the names of photographs that data sets of several splits hold under one name, but with
     other bytes: names may be numbers of rows. The same photograph keeps its name, so that it is found to be in two
     splits."""
     owners: dict[str, list[tuple[str, Encoded]]] = {}
-    for split, members in found.items():
-        for one in members:
-            if isinstance(one.file, Encoded) and one.file.size != -1:
-                owners.setdefault(one.name, []).append((split, one.file))
+    for split, members in splits.items():
+        for photograph in members:
+            if isinstance(photograph.file, Encoded) and photograph.file.size != -1:
+                owners.setdefault(photograph.name, []).append((split, photograph.file))
     different = set()
     for name, several in owners.items():
         if len(several) > 1 and len({hashlib.sha256(file.read()).digest() for _, file in several}) > 1:
             different.add(name)
     return {
         split: [
-            one._replace(id=name, name=name, file=one.file._replace(name=name))
-            if one.name in different and isinstance(one.file, Encoded) and (name := f"{split}/{one.name}")
-            else one
-            for one in members
+            photograph._replace(id=name, name=name, file=photograph.file._replace(name=name))
+            if photograph.name in different
+            and isinstance(photograph.file, Encoded)
+            and (name := f"{split}/{photograph.name}")
+            else photograph
+            for photograph in members
         ]
-        for split, members in found.items()
+        for split, members in splits.items()
     }
 
 
@@ -129,7 +132,7 @@ def read_annotations(
 ) -> dict[str, list[Photograph]]:
     """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
-    path: of any shape that `read_photographs` recognises. A line says which it is. `columns`, `download`: see there.
+    path: of any shape that `read_photographs` recognises. A line says which it is. `columns` and `download`: see there.
 
     The split of an image is `split` if given (for a file with one split), else it comes from `split_files`, a JSON file
     or a list for each split, else from the image's `split`. Images without a split are left out. Of files other than
@@ -171,15 +174,15 @@ def read_annotations(
         log.warning("%s: lines that lack a column and are left out: %d, such as line %s", path, len(short), lines)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         log.warning("%s: names of several images: %d, such as %s", path, len(twice), printable(twice[0]))
-    found: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
+    splits: dict[str, list[Photograph]] = {name: [] for name in SPLITS}
     for photograph, name in zip(photographs, named, strict=True):
         if name is not None:
-            found[name].append(photograph)
-    return {name: _with_captions(path, name, members) for name, members in found.items()}
+            splits[name].append(photograph)
+    return {name: _with_captions(path, name, members) for name, members in splits.items()}
 
 
 def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> list[str]:
-    """A split for each name by a hash, the same for names of one group."""
+    """Choose a split for each name by a hash, the same for names of one group."""
     firsts = [str(groups.get(name, name)) for name in names]
     unique = [*dict.fromkeys(firsts)]
     splits = dict(zip(unique, divided(unique), strict=True))
@@ -189,7 +192,7 @@ def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> lis
 def _warn_of_torn(
     path: Path, names: Sequence[str], named: Sequence[str | None], groups: Mapping[int | str, int | str]
 ) -> None:
-    """Say which photographs share a text with one of another split."""
+    """Warn of photographs that share a text with one of another split."""
     splits: dict[int | str, str] = {}
     torn = [
         name
@@ -252,8 +255,8 @@ def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs
     keys = max(ways, key=lambda keys: sum(key in split_of for key in keys))
     unknown = list(split_of.keys() - set(keys))
     if len(unknown) == len(split_of):
-        some = ", ".join(map(brief, unknown[:3]))
-        raise UserError(f"{where}: none of its entries ({some} ...) is an image of {path}")
+        examples = ", ".join(map(brief, unknown[:3]))
+        raise UserError(f"{where}: none of its entries ({examples} ...) is an image of {path}")
     if unknown:
         log.warning("%s: %d entries are not images of %s, such as %s", where, len(unknown), path, brief(min(unknown)))
     return [split_of.get(key) for key in keys]
@@ -265,7 +268,9 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
     for photograph in photographs:
         captions = [caption for caption in photograph.captions if _says_something(caption)]
         (captioned if captions else bare).append(photograph._replace(captions=captions))
-    empty = sum(len(one.captions) for one in photographs) - sum(len(one.captions) for one in captioned)
+    empty = sum(len(photograph.captions) for photograph in photographs) - sum(
+        len(photograph.captions) for photograph in captioned
+    )
     if empty:
         log.warning("%s: captions of split %s without a word, which are left out: %d", path, split, empty)
     if bare:
@@ -279,5 +284,5 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
 
 def _says_something(caption: str) -> bool:
     """Whether a caption has a letter, a digit or a pictograph."""
-    kinds = map(unicodedata.category, caption)
-    return any(kind[0] in "LN" or kind == "So" for kind in kinds)
+    categories = map(unicodedata.category, caption)
+    return any(category[0] in "LN" or category == "So" for category in categories)

@@ -23,26 +23,27 @@ from vision_attn.system.files import digest
 from vision_attn.task import Static
 
 
-class Part(NamedTuple):
+class BatchPositions(NamedTuple):
     """The photographs of a batch and their captions, as positions in a table."""
 
     members: Int[np.ndarray, "B"]
     captions: Int[np.ndarray, "B R"]
-    rows: Int[np.ndarray, "B"]
+    picture_indices: Int[np.ndarray, "B"]
     """The index of each one's picture."""
     lengths: Static | None = None
     crops: Float[np.ndarray, "B 4"] | None = None
-    """What is seen of each; None: all of it."""
+    """The part of each that is seen; None: all of it."""
 
 
 class CaptionTable:
     """The photographs of one split and the word ids of their captions."""
 
     def __init__(
-        self, photographs: Photographs, rows: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
+        self, photographs: Photographs, picture_indices: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
     ) -> None:
-        """`rows`: index of each photograph's picture; `max_length`: words kept of a caption."""
-        self.photographs, self.rows = photographs, rows
+        """picture_indices: the index of each photograph's picture. max_length: the largest number of words of a
+        caption."""
+        self.photographs, self.picture_indices = photographs, picture_indices
         self.words = photographs.encoded(vocabulary, max_length)
         self.first = photographs.starts[photographs.members]
         self.count = photographs.starts[photographs.members + 1] - self.first
@@ -57,7 +58,8 @@ class CaptionTable:
         return tuple(names[number] for number in numbers.tolist())
 
     def most_words(self, rows: int) -> NDArray[np.int64]:
-        """The most words of each row of each photograph, longest first, whichever captions `pick` chooses."""
+        """The largest number of words of each row of each photograph, longest first, whichever captions `pick`
+        chooses."""
         columns = np.arange(self.count.max())
         there = columns < self.count[:, None]
         lengths = np.where(there, self.words.lengths(np.where(there, self.first[:, None] + columns, 0)), 0)
@@ -89,55 +91,58 @@ class Batches:
         self,
         table: CaptionTable,
         pictures: Features | Pixels | Vectors,
-        parts: Sequence[Part],
+        batch_positions: Sequence[BatchPositions],
         *,
         may_skip: bool = False,
     ) -> None:
         """may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
         and otherwise of any."""
-        self.table, self.pictures, self.parts, self.may_skip = table, pictures, parts, may_skip
+        self.table, self.pictures, self.batch_positions, self.may_skip = table, pictures, batch_positions, may_skip
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.batch_positions)
 
     def __iter__(self) -> Iterator[CaptionBatch]:
         # Allocated here, in the caller's thread: CUDA calls in other threads would disturb the capture of a graph.
-        jobs = ((part, self.pictures.space(len(part.members))) for part in self.parts)
-        found = False
+        jobs = ((positions, self.pictures.space(len(positions.members))) for positions in self.batch_positions)
+        any_read = False
         for begun in in_threads(self._begun, jobs, ahead=AHEAD, threads=AHEAD):
             if begun is not None:
-                found = True
+                any_read = True
                 yield self._finished(*begun)
-        if not found and len(self.parts):
-            raise _unreadable(self.table.photographs[int(self.parts[0].members[0])])
+        if not any_read and len(self.batch_positions):
+            raise _unreadable(self.table.photographs[int(self.batch_positions[0].members[0])])
 
     def _finished(self, batch: CaptionBatch, kept: Sequence[int] | None) -> CaptionBatch:
-        """A batch with its images, in the caller's thread. kept: those that can be read; None: all."""
+        """Finish a batch with its images, in the caller's thread. kept: those that can be read; None: all."""
         images = self.pictures.finish(batch.images)
         return batch._replace(images=images if kept is None else images[kept])
 
-    def _begun(self, job: tuple[Part, Tensor | None]) -> tuple[CaptionBatch, Sequence[int] | None] | None:
-        """A batch whose images are only read so far, and which of them can be; see `_finished`."""
-        part, space = job
-        table, members, captions, rows, crops = self.table, part.members, part.captions, part.rows, part.crops
+    def _begun(self, job: tuple[BatchPositions, Tensor | None]) -> tuple[CaptionBatch, Sequence[int] | None] | None:
+        """Read the images of a batch. Returns the batch, whose images `_finished` completes, and the numbers of those
+        that can be read."""
+        positions, space = job
+        table, (members, captions, picture_indices, _, crops) = self.table, positions
         lengths = table.words.lengths(captions)
         longest_first = np.argsort(-lengths, axis=1, kind="stable")
         captions = np.take_along_axis(captions, longest_first, axis=1)
-        if part.lengths is None:  # otherwise each image has its place
+        if positions.lengths is None:  # otherwise each image has its place
             order = np.argsort(-lengths.max(axis=1), kind="stable")
-            members, captions, rows = members[order], captions[order], rows[order]
+            members, captions, picture_indices = members[order], captions[order], picture_indices[order]
         photographs = [table.photographs[member] for member in members.tolist()]
-        images = self.pictures.read(rows, space)
-        kept = [number for number, one in enumerate(photographs) if one.name not in self.pictures.unreadable]
+        images = self.pictures.read(picture_indices, space)
+        kept = [
+            number for number, photograph in enumerate(photographs) if photograph.name not in self.pictures.unreadable
+        ]
         if not kept:
             if self.may_skip:
                 return None
             raise _unreadable(photographs[0])
-        if some := len(kept) < len(photographs):
+        if incomplete := len(kept) < len(photographs):
             captions, members = captions[kept], members[kept]
-            photographs, rows = [photographs[number] for number in kept], rows[kept]
+            photographs, picture_indices = [photographs[number] for number in kept], picture_indices[kept]
             crops = None if crops is None else crops[kept]
-        places = None if part.lengths is None else Static(part.lengths[number] for number in kept)
+        places = None if positions.lengths is None else Static(positions.lengths[number] for number in kept)
         longest = None if places is None else max(map(max, places))
         batch = CaptionBatch(
             images=images,
@@ -146,19 +151,24 @@ class Batches:
             references=tuple(photograph.captions for photograph in photographs),
             files=tuple(photograph.file for photograph in photographs),
             boxes=(None,) * len(photographs),
-            vectors=tuple(self.pictures.files[row] for row in rows) if isinstance(self.pictures, Vectors) else (),
+            vectors=tuple(self.pictures.files[index] for index in picture_indices)
+            if isinstance(self.pictures, Vectors)
+            else (),
             lengths=places,
             crops=None if crops is None else torch.from_numpy(crops),
             sources=table.sources(members),
         )
-        return batch, kept if some else None
+        return batch, kept if incomplete else None
 
 
 def identity_of(members: Photographs, *further: Any) -> str:
     """A checksum of photographs that were located, with their captions and the sizes of their files, of how they are
     resized, and of what else metrics depend on."""
     sizes = np.asarray(members.sizes).tolist()
-    listed = [[one.id, one.name, one.captions, size] for one, size in zip(members, sizes, strict=True)]
+    listed = [
+        [photograph.id, photograph.name, photograph.captions, size]
+        for photograph, size in zip(members, sizes, strict=True)
+    ]
     return digest([RESIZING, listed, *further])
 
 

@@ -1,4 +1,4 @@
-"""What photographs with written captions share: the language of the captions, and its function words."""
+"""Base class of photographs with written captions: finds the language of the captions, and its function words."""
 
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
-from vision_attn.metrics.function_words import LANGUAGES, Language, commonest, language_of
+from vision_attn.metrics.function_words import LANGUAGES, CaptionLanguage, commonest, language_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 
 
 class Captioned(VocabularySource):
-    """Captions that are written in any language."""
+    """Base class of captions that are written in any language."""
 
     function_words: str | list[str] | None = None
     """The language whose function words are those of the captions, or these words; None: as found."""
@@ -45,12 +45,12 @@ class Captioned(VocabularySource):
         return chain.from_iterable(self.captions_by_image())
 
     @cached_property
-    def caption_language(self) -> Language:
-        """What all captions are written in."""
+    def caption_language(self) -> CaptionLanguage:
+        """The language of all captions."""
         if isinstance(self.function_words, str) and self.function_words != "english":
-            return Language(self.function_words, f"data.function_words is {self.function_words}")
-        found = language_of(self.all_captions())
-        return found if self.function_words != "english" else Language("english", terse=found.terse)
+            return CaptionLanguage(self.function_words, f"data.function_words is {self.function_words}")
+        language = language_of(self.all_captions())
+        return language if self.function_words != "english" else CaptionLanguage("english", terse=language.terse)
 
     def check_function_words(self) -> None:
         """Raise UserError for a language that is not known."""
@@ -67,8 +67,8 @@ class Captioned(VocabularySource):
 
     def with_function_words(self, vocabulary: Vocabulary) -> Vocabulary:
         """Give a vocabulary the function words of the captions: those of the config, of the captions' language or,
-        where it is none of `LANGUAGES`, the words of most photographs. Where words say nothing by themselves, as
-        characters do, there are none to find."""
+        where it is none of `LANGUAGES`, the words of most photographs. Where words have no meaning by themselves, as
+        characters, there are none to find."""
         given = self._given
         if given is None and vocabulary.kind.content:
             given = LANGUAGES.get(self.caption_language.name)
@@ -86,13 +86,13 @@ class Captioned(VocabularySource):
 
     def _commonest(self, vocabulary: Vocabulary) -> Set[str]:
         words = commonest(chain.from_iterable(map(vocabulary.tokens, texts)) for texts in self.captions_by_image())
-        found = (
+        substitute = (
             f"those that stand in the captions of most photographs are taken for them: {', '.join(words)}"
             if words
             else "no word stands in the captions of most photographs, so all count as content words"
         )
         self._on_language = (
-            f"the function words of these captions are not known ({self.caption_language.not_english}); {found}; "
+            f"the function words of these captions are not known ({self.caption_language.not_english}); {substitute}; "
             "name others by --data.function_words, a list or a language"
         )
         return frozenset(words)

@@ -19,13 +19,13 @@ from vision_attn.data.images.crops import random_crops
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features, complete_in
 from vision_attn.data.photographs.annotation_vectors.vectors import Vectors
-from vision_attn.data.photographs.batches import Batches, CaptionTable, Part, identity_of
+from vision_attn.data.photographs.batches import Batches, BatchPositions, CaptionTable, identity_of
 from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
 from vision_attn.data.photographs.shares import Turns, turns_due
-from vision_attn.data.photographs.sources import Found, JoinedViews, PhotographSet, joined, sources_of
+from vision_attn.data.photographs.sources import JoinedViews, LocatedSource, PhotographSet, joined, sources_of
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.words import Kind
 from vision_attn.system.checks import check_range
@@ -75,52 +75,50 @@ class Captions(Captioned):
     ) -> None:
         """Stores its arguments and reads nothing. Files are also searched for under `$VISION_ATTN_DATA` and `data/`.
 
-        Args:
-            images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
-                `data.photographs.annotation_files.hub_datasets`.
-            annotations: a file of captions, a folder with one or with one for each photograph (`a.jpg`, `a.txt`), a
-                dataset, or one for each split (train, val, test). Its shape is recognised by its content: see
-                `data.photographs.annotation_files.caption_files`. None: the folder `images`, or the one above it.
-            split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
-            columns: the names of the columns image, caption and split where they are not recognised; of a table without
-                a header their numbers, from 1.
-            vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
-                captions.
-            words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
-            function_words: words that are no content words (`metrics.function_words`): a list, or the name of a
-                language, such as german; None: those of the language that the captions of all splits are found in.
-            min_count: the minimum number of occurrences of a word in the training captions.
-            max_words: the maximum number of words; None: no limit.
-            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
-                end. `references` keep all.
-            batch_size: images per training batch, over all processes together, or "auto": as many as fit into memory.
-                Every batch has captions of all lengths in the same proportions, and one of four shapes:
-                `data.grouping`.
-            evaluation_batch_size: images per validation or test batch.
-            rows: captions per image in a batch; an image with fewer captions repeats them.
-            cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
-                files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
-            residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
-            flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
-                they say left or right. Adds the mirrored training photographs to the cache.
-            crops: train on random crops with sides of `crops` to 1 times the photograph's, different ones in each
-                epoch; 1: on whole photographs. Not with cached vectors.
-            verify: check the checksums of the whole cache before use.
-            features: annotation vectors that another program computed, in the place of the encoder's: a folder with an
-                .npy or .npz file for each photograph, or an HDF5 file (`annotation_vectors.vector_files`). See
-                `encoders.precomputed`.
-            download: download a dataset of the hub, if it is not on this machine.
-            sources: several data sets, each with a `name`, its files, and possibly its `share` of each epoch: see
-                `data.photographs.sources.PhotographSet`. In the place of images, annotations, split_files, columns and
-                features. They have one vocabulary, and metrics of each end in its name.
-            evaluate: the names of the sources whose photographs are used in validation and testing; None: of all.
-            turns: how the turns of an epoch are divided among the photographs of a source: "equal", or in proportion to
-                the number of their "captions".
-            without_copies: leave out photographs for training or validation of which another split has a copy, also
-                resized or saved again: see `data.photographs.copies`. None: if there are several sources.
+        images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
+            `data.photographs.annotation_files.hub_datasets`.
+        annotations: a file of captions, a folder with one or with one for each photograph (`a.jpg`, `a.txt`), a
+            dataset, or one for each split (train, val, test). Its shape is recognised by its content: see
+            `data.photographs.annotation_files.caption_files`. None: the folder `images`, or the one above it.
+        split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
+        columns: the names of the columns image, caption and split where they are not recognised; of a table without a
+            header their numbers, from 1.
+        vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
+            captions.
+        words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
+        function_words: words that are no content words (`metrics.function_words`): a list, or the name of a language,
+            such as german; None: those of the language that the captions of all splits are found in.
+        min_count: the minimum number of occurrences of a word in the training captions.
+        max_words: the maximum number of words; None: no limit.
+        max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no end.
+            `references` keep all.
+        batch_size: images per training batch, over all processes together, or "auto": as many as fit into memory. Every
+            batch has captions of all lengths in the same proportions, and one of four shapes: `data.grouping`.
+        evaluation_batch_size: images per validation or test batch.
+        rows: captions per image in a batch; an image with fewer captions repeats them.
+        cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
+            files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
+        residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
+        flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
+            they say left or right. Adds the mirrored training photographs to the cache.
+        crops: train on random crops with sides of `crops` to 1 times the photograph's, different ones in each epoch; 1:
+            on whole photographs. Not with cached vectors.
+        verify: check the checksums of the whole cache before use.
+        features: annotation vectors that another program computed, in the place of the encoder's: a folder with an .npy
+            or .npz file for each photograph, or an HDF5 file (`annotation_vectors.vector_files`). See
+            `encoders.precomputed`.
+        download: download a dataset of the hub, if it is not on this machine.
+        sources: several data sets, each with a `name`, its files, and possibly its `share` of each epoch: see
+            `data.photographs.sources.PhotographSet`. In the place of images, annotations, split_files, columns and
+            features. They have one vocabulary, and metrics of each end in its name.
+        evaluate: the names of the sources whose photographs are used in validation and testing; None: of all.
+        turns: how the turns of an epoch are divided among the photographs of a source: "equal", or in proportion to the
+            number of their "captions".
+        without_copies: leave out photographs for training or validation of which another split has a copy, also resized
+            or saved again: see `data.photographs.copies`. None: if there are several sources.
         """
-        one = PhotographSet(images, "", annotations, split_files, columns, features)
-        self.sources = sources_of(sources, one, evaluate)
+        single = PhotographSet(images, "", annotations, split_files, columns, features)
+        self.sources = sources_of(sources, single, evaluate)
         self.evaluate, self.turns = evaluate, turns
         self.without_copies = len(self.sources) > 1 if without_copies is None else without_copies
         self.vocabulary_file, self.min_count, self.max_words = vocabulary, min_count, max_words
@@ -132,7 +130,7 @@ class Captions(Captioned):
         check_range("Captions", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         check_range("Captions", 1, 1000, rows=rows, max_length=max_length)
         check_range("Captions", 0.1, 1, crops=crops)
-        self.features = ", ".join(one.features for one in self.sources if one.features) or None
+        self.features = ", ".join(source.features for source in self.sources if source.features) or None
         self.crops, self.download = crops, download
         for key, set_, done in (("flips", flips, "mirrored"), ("crops", crops < 1, "cropped")):
             if self.features and set_:
@@ -143,7 +141,7 @@ class Captions(Captioned):
     @cached_property
     def _read(self) -> dict[str, dict[str, Photographs]]:
         """The photographs of each source, by its name and by split."""
-        return {one.name: one.read(cache=self.cache, download=self.download) for one in self.sources}
+        return {source.name: source.read(cache=self.cache, download=self.download) for source in self.sources}
 
     @cached_property
     def photographs(self) -> dict[str, Photographs]:
@@ -152,8 +150,8 @@ class Captions(Captioned):
 
     def captions_of_words(self) -> Iterator[str]:
         self._members("train")  # or an error says that there are none
-        parts = [self._read[one.name]["train"].captions for one in self.sources if one.new_words]
-        return chain.from_iterable(part.all_texts() for part in parts)
+        texts = [self._read[source.name]["train"].captions for source in self.sources if source.new_words]
+        return chain.from_iterable(captions.all_texts() for captions in texts)
 
     def references(self) -> Iterator[tuple[str, ...]]:
         return (tuple(photograph.captions) for photograph in self._members("train"))
@@ -166,7 +164,7 @@ class Captions(Captioned):
 
     @property
     def num_sources(self) -> int:
-        return sum(self._is_evaluated(one.name) for one in self.sources)
+        return sum(self._is_evaluated(source.name) for source in self.sources)
 
     @property
     def films(self) -> bool:
@@ -199,16 +197,16 @@ class Captions(Captioned):
         # An evaluation mirrors nothing. Photographs that are not cached are mirrored by `crops` of a batch.
         flips = self.flips and frozen is not None and self._only is None
         self._find(cache, films=films, flips=flips)
-        for name, found in self._found.items() if self._only else ():
+        for name, located in self._located.items() if self._only else ():
             used = self._only == "train" or self._is_evaluated(name)
-            if not used or (cache is not None and frozen is not None and not complete_in(cache, frozen, found.views)):
-                found.keep_only(self._only if used else None)
-        self._views = JoinedViews.of({name: found.views for name, found in self._found.items()})
+            if not used or (cache is not None and frozen is not None and not complete_in(cache, frozen, located.views)):
+                located.keep_only(self._only if used else None)
+        self._views = JoinedViews.of({name: located.views for name, located in self._located.items()})
         self._pictures = self._pictured(task, frozen, cache)
-        self._readable = joined({name: found.splits for name, found in self._found.items()})
-        self._rows = dict(self._views.rows)
+        self._readable = joined({name: located.splits for name, located in self._located.items()})
+        self._picture_indices = dict(self._views.view_indices)
         for split in SPLITS:
-            self._keep(split, np.concatenate([found.kept[split] for found in self._found.values()]))
+            self._keep(split, np.concatenate([located.kept[split] for located in self._located.values()]))
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
@@ -217,11 +215,12 @@ class Captions(Captioned):
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
         """Find the photographs of each source, and which of them are copies of those of another split."""
-        self._found = {
-            one.name: Found(one.located(self._read[one.name], films=films), flips=flips) for one in self.sources
+        self._located = {
+            source.name: LocatedSource(source.located(self._read[source.name], films=films), flips=flips)
+            for source in self.sources
         }
         if self.without_copies and not films and self._only != "test":  # of which none are left out
-            leave_out_copies(self._found, cache)
+            leave_out_copies(self._located, cache)
 
     def _pictured(self, task: Task, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
         """The pictures of all sources, or their annotation vectors, which are computed if there is a cache for them."""
@@ -229,22 +228,22 @@ class Captions(Captioned):
         device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
             several = len(self.sources) > 1
-            given = {one.name: one.features if several else self.features for one in self.sources}
+            given = {source.name: source.features if several else self.features for source in self.sources}
             paths = {name: find(path) for name, path in given.items() if path is not None}
             return Vectors.joined(
-                {name: Vectors.of(found.views, paths[name], encoder) for name, found in self._found.items()}
+                {name: Vectors.of(located.views, paths[name], encoder) for name, located in self._located.items()}
             )
         if frozen is None:
-            kind: dict[str, Any] = {"fit": encoder.fit, "frames": task.frames}
-            return pixels(self._views, encoder.resolution, device, repeated=self._only is None, **kind)
-        parts = [
-            (f"{name}/" * (len(self._found) > 1), part)
-            for name, found in self._found.items()
-            for part in found.views.parts()
+            options: dict[str, Any] = {"fit": encoder.fit, "frames": task.frames}
+            return pixels(self._views, encoder.resolution, device, repeated=self._only is None, **options)
+        prefixed = [
+            (f"{name}/" * (len(self._located) > 1), views)
+            for name, located in self._located.items()
+            for views in located.views.parts()
         ]
         assert cache is not None
-        folders = [cached_features(cache, frozen, part, verify=self.verify) for _, part in parts]
-        return Features(folders, self.residency, device, [prefix for prefix, _ in parts])
+        folders = [cached_features(cache, frozen, views, verify=self.verify) for _, views in prefixed]
+        return Features(folders, self.residency, device, [prefix for prefix, _ in prefixed])
 
     def _is_evaluated(self, source: str) -> bool:
         return self.evaluate is None or source in self.evaluate
@@ -256,7 +255,7 @@ class Captions(Captioned):
         if len(self.sources) == 1:
             return line
         turns = np.histogram(self._shown(0, seed=0), self._table("train").bounds)[0].tolist()
-        told = (f"{number:,} of {one.name}" for one, number in zip(self.sources, turns, strict=True))
+        told = (f"{number:,} of {source.name}" for source, number in zip(self.sources, turns, strict=True))
         return f"{line}; an epoch shows {', '.join(told)}"
 
     @property
@@ -283,17 +282,20 @@ class Captions(Captioned):
             log.warning("%d of %d %s cannot be read and are left out", len(files), total, what)
 
     def _keep(self, split: str, kept: NDArray[np.bool_]) -> None:
-        self._readable[split], self._rows[split] = self._readable[split].selected(kept), self._rows[split][kept]
+        self._readable[split], self._picture_indices[split] = (
+            self._readable[split].selected(kept),
+            self._picture_indices[split][kept],
+        )
 
     def __len__(self) -> int:
         return len(self._plan[1])
 
     @property
     def _plan(self) -> tuple[Turns | None, Stratified]:
-        """Which training photographs an epoch shows, None for each once, and how they meet in batches."""
+        """The training photographs that an epoch shows (None: each once), and the plan of its batches."""
         if self.batch_size not in self._plans:
             table = self._table("train")
-            lengths, shares = table.most_words(self.rows), {one.name: one.share for one in self.sources}
+            lengths, shares = table.most_words(self.rows), {source.name: source.share for source in self.sources}
             by_captions = self.turns == "captions"
             due = turns_due(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
             turns = None if due is None else Turns(due, table.bounds, lengths)
@@ -308,37 +310,42 @@ class Captions(Captioned):
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
         (_, groups), members = self._plan, self._shown(epoch, seed=seed)
-        captions, rows, crops = table.pick(self.rows, rng, members), table.rows[members], None
+        captions, picture_indices, crops = table.pick(self.rows, rng, members), table.picture_indices[members], None
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         if not isinstance(self._pictures, Pixels):
-            rows = np.where(mirrored, self._views.mirrors(rows), rows)
+            picture_indices = np.where(mirrored, self._views.mirrors(picture_indices), picture_indices)
         elif self.flips or self.crops < 1:
             crops = random_crops(float(self.crops), mirrored, np.random.default_rng([seed % 2**64, epoch, CROPS]))
         mine = equal_part(groups.size, rank, world)
-        parts = [
-            Part(members[turns], captions[turns], rows[turns], shape, None if crops is None else crops[turns])
+        batch_positions = [
+            BatchPositions(
+                members[turns], captions[turns], picture_indices[turns], shape, None if crops is None else crops[turns]
+            )
             for group in groups.epoch(rng)[skip:]
             for turns, shape in [(group.members[mine], Static(group.shape[mine]))]
         ]
-        return iter(Batches(table, self._pictures, parts))
+        return iter(Batches(table, self._pictures, batch_positions))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Batches:
         table, size = self._table(known_split(name)), self.evaluation_batch_size
         captions = table.pick(self.rows)
         ends = zip(self.sources, pairwise(table.bounds.tolist()), strict=True)
-        used = [range(*bounds, size) for one, bounds in ends if self._is_evaluated(one.name)]
+        used = [range(*bounds, size) for source, bounds in ends if self._is_evaluated(source.name)]
         firsts = {starts[0] for starts in used if starts}
         batches = [np.arange(start, min(start + size, starts.stop)) for starts in used for start in starts]
         batches.sort(key=lambda members: members[0] not in firsts)  # see `Source.num_sources`
         if not batches:
             raise UserError(f"data.evaluate: no photograph of split {name} is in {', '.join(self.evaluate or ())}")
-        parts = [Part(members, captions[members], table.rows[members]) for members in batches[rank::world]]
-        return Batches(table, self._pictures, parts, may_skip=True)
+        batch_positions = [
+            BatchPositions(members, captions[members], table.picture_indices[members])
+            for members in batches[rank::world]
+        ]
+        return Batches(table, self._pictures, batch_positions, may_skip=True)
 
     @property
     def _place(self) -> str:
-        """What messages call the data."""
-        return ", ".join(one.place for one in self.sources)
+        """The name of the data for messages."""
+        return ", ".join(source.place for source in self.sources)
 
     def _members(self, split: str) -> Photographs:
         members = self.photographs[split]
@@ -359,7 +366,7 @@ class Captions(Captioned):
         if split not in self._tables:
             members = self._readable[split]
             if self._members(split) and not members:
-                where = self.features or ", ".join(f"{one.images}" for one in self.sources)
+                where = self.features or ", ".join(f"{source.images}" for source in self.sources)
                 raise UserError(f"{self._place}: no photograph of split {split} can be read; check {where}")
-            self._tables[split] = CaptionTable(members, self._rows[split], self.vocabulary, self.max_length)
+            self._tables[split] = CaptionTable(members, self._picture_indices[split], self.vocabulary, self.max_length)
         return self._tables[split]

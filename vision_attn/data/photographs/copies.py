@@ -1,4 +1,4 @@
-"""Copies of a photograph, also resized and saved again: by a hash of what it shows, then by its pixels.
+"""Find copies of a photograph, also resized and saved again: by a hash of its content, then by its pixels.
 
 The hash is a 64-bit difference hash (Krawetz 2013): whether each of 8 x 8 cells of the reduced photograph is brighter
 than the one to its left. Photographs whose hashes differ in at most `BITS` bits are compared as `SIDE` x `SIDE` pixels.
@@ -23,7 +23,7 @@ from vision_attn.data.images.open import open_photograph
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.feature_index import listing
 from vision_attn.data.photographs.pixels import View
-from vision_attn.data.photographs.sources import Found
+from vision_attn.data.photographs.sources import LocatedSource
 from vision_attn.data.photographs.store import shared
 from vision_attn.data.ragged import map_array, write_array
 from vision_attn.system.console import printable, progress
@@ -38,11 +38,12 @@ SIDE = 16
 DECODED = 32
 """JPEGs are decoded at a fraction of their size, with sides of at least this: 0.7 ms a photograph."""
 NEIGHBOURS = 1000
-"""Photographs with an equal part of the hash that one is compared with. More are alike only if they show nothing."""
+"""The largest number of photographs with an equal part of the hash that one is compared with. More are alike only if
+they show nothing."""
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
 """The parts of a hash, first bit and number of bits, one more than `BITS`: one of them is equal in near hashes."""
 MARK = np.dtype([("known", "u1"), ("hash", "<u8"), ("pixels", "u1", (SIDE, SIDE, 3))])
-"""What is kept of a photograph. `known`: 0 for one that cannot be read."""
+"""The record of a photograph: its hash and its reduced pixels. `known` is 0 for one that cannot be read."""
 PRIORITY = ("test", "val", "train")
 """A photograph of several splits stays in the first of these."""
 log = logging.getLogger(__name__)
@@ -60,12 +61,12 @@ def marks_of(views: Sequence[View], cache: Path | None) -> NDArray:
     path = cache / f"hashes-{listing(views)[:12]}.npy"
 
     def load() -> NDArray:
-        found = map_array(path, np.uint8)
-        if len(found) != len(views) * MARK.itemsize:
+        marks = map_array(path, np.uint8)
+        if len(marks) != len(views) * MARK.itemsize:
             raise UserError(f"{path}: these hashes are damaged")
-        return found.view(MARK)
+        return marks.view(MARK)
 
-    return shared(path, "hashes of photographs", load, make, lambda found: write_array(path, found.view(np.uint8)))
+    return shared(path, "hashes of photographs", load, make, lambda marks: write_array(path, marks.view(np.uint8)))
 
 
 def mark(view: View) -> tuple[int, int, NDArray]:
@@ -80,7 +81,8 @@ def mark(view: View) -> tuple[int, int, NDArray]:
 
 
 def first_copies(marks: NDArray) -> Int[np.ndarray, "N"]:
-    """For each photograph the position of the first of which it is a copy; its own where there is none before it."""
+    """The position, for each photograph, of the first one of which it is a copy; its own where there is none before
+    it."""
     first, readable = np.arange(len(marks)), np.flatnonzero(marks["known"])
     raw = marks[readable].view(f"V{MARK.itemsize}")
     _, earliest, group = np.unique(raw, return_index=True, return_inverse=True)  # there may be thousands of one image
@@ -93,12 +95,12 @@ def first_copies(marks: NDArray) -> Int[np.ndarray, "N"]:
             same = np.flatnonzero(band[order[apart:]] == band[order[:-apart]])
             if not len(same):
                 break
-            one, other = order[same], order[same + apart]
-            near = different_bits(hashes[one] ^ hashes[other]) <= BITS
-            one, other = known[one[near]], known[other[near]]
-            copies = alike(marks["pixels"][one], marks["pixels"][other])
-            one, other = np.sort([one[copies], other[copies]], axis=0)
-            np.minimum.at(first, other, one)
+            member, other = order[same], order[same + apart]
+            near = different_bits(hashes[member] ^ hashes[other]) <= BITS
+            member, other = known[member[near]], known[other[near]]
+            copies = alike(marks["pixels"][member], marks["pixels"][other])
+            member, other = np.sort([member[copies], other[copies]], axis=0)
+            np.minimum.at(first, other, member)
     first[readable] = first[readable[earliest[group.ravel()]]]
     return first
 
@@ -108,29 +110,29 @@ def different_bits(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.unpackbits(numbers[:, None].view(np.uint8), axis=1).sum(axis=1, dtype=np.int64)
 
 
-def alike(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> Bool[np.ndarray, "N"]:
+def alike(pixels: NDArray[np.uint8], others: NDArray[np.uint8]) -> Bool[np.ndarray, "N"]:
     """Whether pixels (N, SIDE, SIDE, 3) are those of the same photographs."""
-    a, b = (part.reshape(len(part), 3 * SIDE**2).astype(np.float32) for part in (one, other))
+    a, b = (images.reshape(len(images), 3 * SIDE**2).astype(np.float32) for images in (pixels, others))
     differences = np.abs(a - b)
     close = (differences.mean(axis=1) <= LEVELS) & (differences.max(axis=1) <= LARGEST)
-    a, b = (part - part.mean(axis=1, keepdims=True) for part in (a, b))
+    a, b = (values - values.mean(axis=1, keepdims=True) for values in (a, b))
     size = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
     return close & ((a * b).sum(axis=1) >= CORRELATION * size)
 
 
-def leave_out_copies(sources: Mapping[str, Found], cache: Path | None) -> None:
+def leave_out_copies(sources: Mapping[str, LocatedSource], cache: Path | None) -> None:
     """Keep a photograph only in the first of the splits in `PRIORITY` in which it stands, in whichever source. Logs how
     many stand in the data twice."""
-    found = [(split, source) for split in PRIORITY for source in sources.values()]
+    groups = [(split, source) for split in PRIORITY for source in sources.values()]
     marks = {id(source): marks_of(source.views.parts()[0], cache) for source in sources.values()}
-    joined = np.concatenate([marks[id(source)][source.views.rows[split]] for split, source in found])
-    ends = np.cumsum([len(source.splits[split]) for split, source in found])
+    joined = np.concatenate([marks[id(source)][source.views.view_indices[split]] for split, source in groups])
+    ends = np.cumsum([len(source.splits[split]) for split, source in groups])
     first, numbers = first_copies(joined), np.arange(len(joined))
-    part = np.searchsorted(ends, numbers, side="right")
-    lower = part[first] // len(sources) < part // len(sources)
-    for (split, source), out in zip(found, np.split(lower, ends[:-1]), strict=True):
+    group = np.searchsorted(ends, numbers, side="right")
+    lower = group[first] // len(sources) < group // len(sources)
+    for (split, source), out in zip(groups, np.split(lower, ends[:-1]), strict=True):
         source.kept[split] &= ~out
-    twice, counts = int((first < numbers).sum()), np.bincount(part[lower] // len(sources), minlength=len(PRIORITY))
+    twice, counts = int((first < numbers).sum()), np.bincount(group[lower] // len(sources), minlength=len(PRIORITY))
     if not twice:
         return
     said = "photographs that are copies of others in the data, also resized or saved again: %d"
@@ -139,8 +141,8 @@ def leave_out_copies(sources: Mapping[str, Found], cache: Path | None) -> None:
         return
 
     def named(number: int) -> str:
-        split, source = found[part[number]]
-        before = 0 if not part[number] else ends[part[number] - 1]
+        split, source = groups[group[number]]
+        before = 0 if not group[number] else ends[group[number] - 1]
         return printable(f"{source.splits[split].file(number - int(before))} ({split})")
 
     number = int(np.argmax(lower))

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.images.open import Encoded
-from vision_attn.data.records import plain_path
+from vision_attn.data.record_files import plain_path
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 LONGEST = 100_000
-"""Characters that are kept of a caption."""
+"""The largest number of characters of a caption."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -63,10 +63,10 @@ def checked_name(path: Path, where: str, value: Any) -> str:
             "names of their files there"
         )
     name = plain_name(value)
-    parts = re.split(r"[/\\]", name)
-    empty = all(part.strip() in ("", ".") for part in parts)
-    if empty or "\0" in name or not parts[0] or ".." in parts or re.match("[A-Za-z]:", name):
-        alone = f": write {parts[-1]}" if parts[-1].strip(". ") else ""
+    segments = re.split(r"[/\\]", name)
+    empty = all(segment.strip() in ("", ".") for segment in segments)
+    if empty or "\0" in name or not segments[0] or ".." in segments or re.match("[A-Za-z]:", name):
+        alone = f": write {segments[-1]}" if segments[-1].strip(". ") else ""
         raise UserError(
             f"{path}: the file name of {where} is {brief(value)}; it must be a path below the image folder, not empty, "
             f"not absolute, and without `..`{alone}"

@@ -24,7 +24,7 @@ from torch import Tensor
 from vision_attn.contracts import Fit
 from vision_attn.data.films.files import open_film, seen_frames
 from vision_attn.data.images.open import Encoded, open_photograph
-from vision_attn.data.images.resizing import Group, grouped, squares, there
+from vision_attn.data.images.resizing import SameSize, as_index, grouped, squares
 from vision_attn.data.images.squares import in_threads, read_seen
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
@@ -34,7 +34,7 @@ from vision_attn.system.memory import available
 log = logging.getLogger(__name__)
 
 SHARE, CPU_SHARE = 0.5, 0.25
-"""Of the free memory of a GPU, and of the machine, that photographs may take; training needs the rest."""
+"""The shares of the free memory of a GPU, and of the machine, that photographs may take; training needs the rest."""
 AHEAD = 2
 """Batches that are read while one is in use, each in a thread: one is resized while files of the next are decoded."""
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ class View(NamedTuple):
     file: str | Path | Encoded
     mirrored: bool = False
     size: int | None = None
-    """Of the file, in bytes, if it is known."""
+    """The bytes of the file, if they are known."""
 
     def read(
         self, resolution: int, fit: Fit = "centre", frames: int = 1
@@ -60,7 +60,7 @@ class View(NamedTuple):
         return np.ascontiguousarray(pixels[..., ::-1, :]) if self.mirrored else pixels
 
     def read_or_black(self, resolution: int, fit: Fit = "centre", frames: int = 1) -> tuple[np.ndarray, str]:
-        """The same, and an empty text; black pixels, and the reason, if it cannot be read."""
+        """Like `read`, with an empty text; black pixels and the reason if it cannot be read."""
         try:
             return self.read(resolution, fit, frames), ""
         except UserError as error:
@@ -91,23 +91,23 @@ class Pixels:
     def space(self, count: int) -> None:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
-    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
-        """Decode views `rows`, and resize them if that is done on the CPU. One that cannot be read is black, logged and
-        listed in `unreadable`."""
-        return self._early(self._groups([self.views[row] for row in rows.tolist()]))
+    def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> Any:
+        """Decode views `indices`, and resize them if that is done on the CPU. A view that cannot be read is black,
+        logged and listed in `unreadable`."""
+        return self._early(self._groups([self.views[index] for index in indices.tolist()]))
 
     def finish(self, read: Any) -> UInt8[Tensor, "B *F 3 S S"]:
         """The batch that `read` has begun; photographs have their channels last in memory."""
         return read if isinstance(read, Tensor) else squares(read, self.resolution, self.device)
 
-    def gather(self, rows: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
-        return self.finish(self.read(rows, space))
+    def gather(self, indices: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
+        return self.finish(self.read(indices, space))
 
-    def _groups(self, views: list[View]) -> list[Group]:
+    def _groups(self, views: list[View]) -> list[SameSize]:
         return grouped(list(_decoders(os.getpid(), cores()).map(self._read_view, views)))
 
-    def _early(self, groups: list[Group]) -> Any:
-        """What `read` returns of decoded photographs: those for a CPU are finished in the thread that reads."""
+    def _early(self, groups: list[SameSize]) -> Any:
+        """Return decoded photographs as `read` does: those for a CPU are finished in the thread that reads."""
         return squares(groups, self.resolution, self.device) if self.device.type == "cpu" else groups
 
     def _read_view(self, view: View) -> UInt8[np.ndarray, "*F h w 3"]:
@@ -125,9 +125,11 @@ class WholePictures(Pixels):
     def __init__(self, views: Sequence[View]) -> None:
         super().__init__(views, 1)
 
-    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
-        pictures = np.empty(len(rows), dtype=object)
-        pictures[:] = list(in_threads(self._open, [self.views[row] for row in rows.tolist()], ahead=len(rows)))
+    def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> NDArray[np.object_]:
+        pictures = np.empty(len(indices), dtype=object)
+        pictures[:] = list(
+            in_threads(self._open, [self.views[index] for index in indices.tolist()], ahead=len(indices))
+        )
         return pictures
 
     def finish(self, read: NDArray[np.object_]) -> NDArray[np.object_]:
@@ -173,40 +175,40 @@ class HeldPixels(Pixels):
     def __init__(
         self, views: Sequence[View], resolution: int, device: torch.device, *, room: int, fit: Fit = "centre"
     ) -> None:
-        """`room`: the bytes that photographs may take. Memory is allocated when the first one is read."""
+        """room: the bytes that photographs may take. Memory is allocated when the first one is read."""
         super().__init__(views, resolution, fit, device=device)
         self.places: dict[str, int] = {}
-        """Where each photograph lies in `table`, by name."""
+        """The position of each photograph in `table`, by name."""
         self.most = min(len({view.name for view in views}), room // (3 * resolution**2))
         self.table: UInt8[Tensor, "N S S 3"] | None = None
         self._lock = Lock()
 
-    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Any:
-        views = [self.views[row] for row in rows.tolist()]
+    def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> Any:
+        views = [self.views[index] for index in indices.tolist()]
         with self._lock:
             held = {number: self.places[view.name] for number, view in enumerate(views) if view.name in self.places}
         new = [number for number in range(len(views)) if number not in held]
-        read = _Read(views, held, new, self._groups([views[number] for number in new]) if new else [])
+        read = _ReadBatch(views, held, new, self._groups([views[number] for number in new]) if new else [])
         return self._finished(read) if self.device.type == "cpu" else read
 
     def finish(self, read: Any) -> UInt8[Tensor, "B 3 S S"]:
         return read if isinstance(read, Tensor) else self._finished(read)
 
-    def _finished(self, read: "_Read") -> UInt8[Tensor, "B 3 S S"]:
+    def _finished(self, read: "_ReadBatch") -> UInt8[Tensor, "B 3 S S"]:
         with self._lock:
             if self.table is None:
                 shape = self.most, self.resolution, self.resolution, 3
                 self.table = torch.empty(shape, dtype=torch.uint8, device=self.device)
-        parts = []
+        pieces = []
         if read.held:
-            parts.append(self.table.index_select(0, there([*read.held.values()], self.device)))
+            pieces.append(self.table.index_select(0, as_index([*read.held.values()], self.device)))
         if read.new:
-            parts.append(squares(read.groups, self.resolution, self.device).movedim(1, -1))
-            self._hold([read.views[number].name for number in read.new], parts[-1])
-        if len(parts) == 1:
-            return parts[0].movedim(-1, 1)
+            pieces.append(squares(read.groups, self.resolution, self.device).movedim(1, -1))
+            self._hold([read.views[number].name for number in read.new], pieces[-1])
+        if len(pieces) == 1:
+            return pieces[0].movedim(-1, 1)
         order = np.argsort([*read.held, *read.new]).tolist()
-        return torch.cat(parts).index_select(0, there(order, self.device)).movedim(-1, 1)
+        return torch.cat(pieces).index_select(0, as_index(order, self.device)).movedim(-1, 1)
 
     def _hold(self, names: list[str], images: UInt8[Tensor, "M S S 3"]) -> None:
         """Keep as many as there is room for, a photograph that is there twice once."""
@@ -215,16 +217,16 @@ class HeldPixels(Pixels):
             start = len(self.places)
             kept = sorted(first.values())[: self.most - start]
             if kept and self.table is not None:
-                self.table[start : start + len(kept)] = images[there(kept, self.device)]
+                self.table[start : start + len(kept)] = images[as_index(kept, self.device)]
                 self.places |= {names[number]: start + place for place, number in enumerate(kept)}
 
 
-class _Read(NamedTuple):
-    """What `HeldPixels.read` knows of a batch."""
+class _ReadBatch(NamedTuple):
+    """The photographs of a batch, held and new, between `HeldPixels.read` and `finish`."""
 
     views: list[View]
     held: dict[int, int]
-    """Where those lie in the table that are there already, by their place in the batch."""
+    """The places in the table of photographs that it holds already, by their place in the batch."""
     new: list[int]
     """The places of the others, which `groups` holds."""
-    groups: list[Group]
+    groups: list[SameSize]

@@ -1,4 +1,4 @@
-"""What a user should know of the training captions before a run: which are cut, and which symbols are left out."""
+"""Tell the user about the training captions before a run: how many are cut, and which symbols are left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 from vision_attn.data.vocabulary import Vocabulary
 
 SYMBOLS = 0.05
-"""The share of captions with symbols that are left out, from which on that is said."""
+"""The share of captions with symbols that are left out, from which on the user is told."""
 SHOWN = 8
-"""Different symbols that are named."""
+"""The largest number of different symbols that are named."""
 
 
 def remarks(
     captions: Iterable[str], cut: Iterable[str], vocabulary: Vocabulary, max_length: int, of: str = "training captions"
 ) -> Iterator[str]:
-    """The lines on `captions`, of which `cut` have more than `max_length` words. `of`: what to call them."""
-    found: Counter[str] = Counter()
+    """Yield lines about `captions`, of which `cut` have more than `max_length` words. of: a word for them."""
+    counts: Counter[str] = Counter()
     total = with_symbols = 0
     for caption in captions:
         symbols = vocabulary.left_out(caption)
-        found.update(symbols)
+        counts.update(symbols)
         with_symbols += bool(symbols)
         total += 1
     if lengths := [len(vocabulary.encode(caption)) for caption in cut]:
@@ -30,9 +30,9 @@ def remarks(
         )
     if total and with_symbols >= SYMBOLS * total:
         named = [
-            f"{symbol} ({f'{count:,} times' if count > 1 else 'once'})" for symbol, count in found.most_common(SHOWN)
+            f"{symbol} ({f'{count:,} times' if count > 1 else 'once'})" for symbol, count in counts.most_common(SHOWN)
         ]
-        others = f" and {len(found) - SHOWN:,} others" * (len(found) > SHOWN)
+        others = f" and {len(counts) - SHOWN:,} others" * (len(counts) > SHOWN)
         yield (
             f"left out as punctuation, in {with_symbols:,} of {total:,} {of}: {', '.join(named)}{others}; where they "
             "carry the meaning, write them as words, such as plus for +, or add --data.words=raw, which keeps case and "

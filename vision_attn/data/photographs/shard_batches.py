@@ -30,13 +30,13 @@ class Picked(NamedTuple):
 
 def readable(items: Iterable[Picked | str]) -> list[Picked]:
     """The samples of a batch that could be read. The others are logged."""
-    found = []
+    picked = []
     for item in items:
         if isinstance(item, str):
             log.warning("%s", printable(item))
         else:
-            found.append(item)
-    return found
+            picked.append(item)
+    return picked
 
 
 def batches(

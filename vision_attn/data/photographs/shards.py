@@ -33,10 +33,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
-"""Captions that are read before training to see how long they are and what is left out of them, and photographs of each
-split whose captions tell the language."""
+"""The number of captions that are read before training to see how long they are and what is left out of them, and of
+photographs of each split whose captions tell the language."""
 NAMED = 5
-"""Shards that are named, at most, because samples of them are left out."""
+"""The largest number of shards that are named because samples of them are left out."""
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
@@ -79,25 +79,23 @@ class Shards(Captioned):
     ) -> None:
         """Stores its arguments and reads nothing.
 
-        Args:
-            shards: for train, val and test a pattern such as `pairs/train-*.tar` or `pairs/val-{00..07}.parquet`, also
-                searched for under `$VISION_ATTN_DATA` and `data/`. All shards of a split are of one kind.
-            epoch_images: photographs of one epoch over all processes; None: count those of the training shards.
-            photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or
-                `{bytes, path}`, and `caption` a text or a list of texts. In a tar file, members that follow each other
-                and share the name up to its first dot are one sample: an image by its extension, and captions in
-                `.caption` or `.txt` (one per line) or in `.json` (under the name `caption`). Others are left out, and
-                a line counts them.
-            vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
-                photographs of training. Its words occur there at least `min_count` times, `max_words` of them at most.
-            words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
-            function_words: as in `Captions`; None: those of the language of the first captions of each split.
-            max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no
-                end. `references` keep all.
-            batch_size: photographs of a batch, over all processes together.
-            rows: captions per photograph in a batch; one with fewer captions repeats them.
-            shuffle: photographs of the shuffle buffer of a process, in memory as files.
-            flips, crops: mirror training photographs, and train on random crops of them: as in `Captions`.
+        shards: for train, val and test a pattern such as `pairs/train-*.tar` or `pairs/val-{00..07}.parquet`, also
+            searched for under `$VISION_ATTN_DATA` and `data/`. All shards of a split are of one kind.
+        epoch_images: photographs of one epoch over all processes; None: count those of the training shards.
+        photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or `{bytes,
+            path}`, and `caption` a text or a list of texts. In a tar file, members that follow each other and share the
+            name up to its first dot are one sample: an image by its extension, and captions in `.caption` or `.txt`
+            (one per line) or in `.json` (under the name `caption`). Others are left out, and a line counts them.
+        vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images` photographs
+            of training. Its words occur there at least `min_count` times, `max_words` of them at most.
+        words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
+        function_words: as in `Captions`; None: those of the language of the first captions of each split.
+        max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no end.
+            `references` keep all.
+        batch_size: photographs of a batch, over all processes together.
+        rows: captions per photograph in a batch; one with fewer captions repeats them.
+        shuffle: photographs of the shuffle buffer of a process, in memory as files.
+        flips, crops: mirror training photographs, and train on random crops of them: as in `Captions`.
         """
         for split in shards:
             known_split(split)
@@ -137,7 +135,7 @@ class Shards(Captioned):
         return chain.from_iterable(self.references())
 
     def captions_by_image(self) -> Iterator[tuple[str, ...]]:
-        """Those of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""
+        """The captions of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""
         for split in self.shards:
             try:
                 paths = self._paths(split)
@@ -198,15 +196,15 @@ class Shards(Captioned):
     def _filled(self, decoded: Iterator[Picked | str], size: int) -> Iterator[list[Picked]]:
         """The samples of each batch: those that can be read, again where others cannot."""
         while True:
-            if not (found := readable(islice(decoded, size))):
+            if not (picked := readable(islice(decoded, size))):
                 raise UserError(f"{self.shards['train']}: no photograph of a whole batch can be read")
-            yield list(islice(cycle(found), size))
+            yield list(islice(cycle(picked), size))
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> "Split":
         return Split(self, name, rank, world)
 
     def _warn_if_uneven(self, shards: int, world: int) -> None:
-        """Say once what an uneven division of the shards means, if they are of one size."""
+        """Warn once of an uneven division of the shards, if they are of one size."""
         self._warned = True
         more = shards % world  # processes with one shard more than others
         if more:
@@ -247,13 +245,13 @@ class Shards(Captioned):
         an address such as `pipe:` names."""
         if split not in self.shards:
             raise UserError(f"no shards are given for split {split}: set --data.shards.{split}")
-        found = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
-        if not found:
+        paths = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
+        if not paths:
             raise UserError(f"{self.shards[split]}: no such shards")
-        kinds = {path.suffix for path in found}
-        if kinds not in ({".tar"}, {".parquet"}):
+        endings = {path.suffix for path in paths}
+        if endings not in ({".tar"}, {".parquet"}):
             raise UserError(f"{self.shards[split]}: shards must all end in .tar, or all in .parquet")
-        return found
+        return paths
 
     def _read(self, path: Path) -> Iterator[Sample]:
         left_out = LeftOut()
@@ -284,8 +282,8 @@ class Split:
         numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
         samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
         decoded = in_threads(self.source._picked, samples, ahead=2 * size)
-        parts = iter(lambda: list(islice(decoded, size)), [])
-        yield from batches(filter(None, map(readable, parts)), *self.source._square)
+        chunks = iter(lambda: list(islice(decoded, size)), [])
+        yield from batches(filter(None, map(readable, chunks)), *self.source._square)
 
 
 def shuffled(samples: Iterable[Item], size: int, random: Random) -> Iterator[Item]:

@@ -1,4 +1,5 @@
-"""Which photographs an epoch shows, and how often, where sources have shares or photographs have turns by captions."""
+"""Choose the photographs that an epoch shows, and how often, where sources have shares or photographs have turns by
+captions."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,7 +12,7 @@ from vision_attn.data.grouping import strata
 from vision_attn.system.errors import UserError
 
 SETS = 256
-"""Sets of photographs with captions of like lengths into which those of a source are sorted."""
+"""The number of sets of photographs with captions of similar lengths into which those of a source are sorted."""
 GOLDEN = (5**0.5 - 1) / 2
 """The points that are its multiples, modulo 1, lie more evenly in [0, 1) than random ones."""
 
@@ -25,13 +26,13 @@ class Turns:
     """
 
     def __init__(self, due: Float[ndarray, "N"], bounds: Int[ndarray, "S_1"], lengths: Int[ndarray, "N R"]) -> None:
-        """due: of each photograph, the mean number of turns in an epoch; those of a source add up to a whole number.
+        """due: the mean number of turns of each photograph in an epoch; those of a source add up to a whole number.
         bounds: where sources begin, and the end. lengths: the words of each row of each photograph, or more."""
         due = np.where(np.abs(due - due.round()) < 1e-9, due.round(), due)
         self.always = np.repeat(np.arange(len(due)), due.astype(np.int64))
         """Photographs that every epoch has, with their number of turns."""
         self.parts = []
-        """For each source the photographs that take turns, and where the share of each ends in their sum."""
+        """The photographs of each source that take turns, and the end of the share of each in their sum."""
         longest = [lengths[self.always]]
         for first, end in pairwise(bounds):
             rest = due[first:end] % 1
@@ -84,24 +85,24 @@ def turns_due(
     for (name, share), size in zip(shares.items(), sizes.tolist(), strict=True):
         if share and not size:
             raise UserError(f"data.sources: {name} has a share, but no photograph for training: leave its share out")
-    parts = np.array([share or 0.0 for share in shares.values()])
+    fractions = np.array([share or 0.0 for share in shares.values()])
     rest = np.array([share is None for share in shares.values()]) & (sizes > 0)
-    left = 1 - parts.sum() if rest.any() else 0.0
+    left = 1 - fractions.sum() if rest.any() else 0.0
     total = round(sizes[rest].sum() / left) if left else int(sizes.sum())
     total = total // batch_size * batch_size or total
     weights = captions if by_captions else np.ones(len(captions))
     weight = np.array([weights[first:end].sum() for first, end in pairwise(bounds)])
-    parts = parts / (1 if left else parts.sum())
-    parts[rest] = left * weight[rest] / weight[rest].sum()
-    turns = whole(parts * total, total)
+    fractions = fractions / (1 if left else fractions.sum())
+    fractions[rest] = left * weight[rest] / weight[rest].sum()
+    turns = whole(fractions * total, total)
     return np.concatenate([
         number * weights[first:end] / max(1.0, of)
         for number, of, (first, end) in zip(turns, weight, pairwise(bounds), strict=True)
     ])  # fmt: skip
 
 
-def whole(parts: Float[ndarray, "S"], total: int) -> Int[ndarray, "S"]:
-    """Whole numbers near `parts` that add up to `total`: those with the largest remainders are rounded up."""
-    found = np.floor(parts + 1e-9).astype(np.int64)
-    found[np.argsort(-(parts - found), kind="stable")[: total - int(found.sum())]] += 1
-    return found
+def whole(amounts: Float[ndarray, "S"], total: int) -> Int[ndarray, "S"]:
+    """Round amounts to whole numbers that add up to `total`: those with the largest remainders are rounded up."""
+    rounded = np.floor(amounts + 1e-9).astype(np.int64)
+    rounded[np.argsort(-(amounts - rounded), kind="stable")[: total - int(rounded.sum())]] += 1
+    return rounded

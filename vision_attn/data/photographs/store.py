@@ -22,7 +22,7 @@ from vision_attn.data.images.open import ENDINGS, Encoded
 from vision_attn.data.photographs.photograph import Photograph
 from vision_attn.data.photographs.pixels import View
 from vision_attn.data.ragged import Ragged, map_array, write_array
-from vision_attn.data.records import say_endings, with_endings
+from vision_attn.data.record_files import say_endings, with_endings
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.system.console import bytes_of, printable, progress, say
 from vision_attn.system.errors import UserError
@@ -37,17 +37,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """The photographs of one split. `members` says which of those in the arrays they are, in order."""
+    """The photographs of one split: `members` holds their numbers in the arrays, in order."""
 
     ids: Ragged
-    """In JSON: an id is an integer or a string."""
+    """The ids in JSON: an id is an integer or a string."""
     names: Ragged
     captions: Ragged
     starts: NDArray[np.int64]
     """Photograph i of the arrays has captions starts[i] to starts[i + 1]."""
     members: NDArray[np.int64]
     folder: Path | None = None
-    """Where the files are; set by `locate`, like the next two."""
+    """The folder of the files; set by `locate`, like the next two."""
     name_prefix: str = ""
     """The path from the common parent of the folders of all splits to `folder`; part of a name."""
     sizes: NDArray[np.int64] | None = None
@@ -62,12 +62,12 @@ class Photographs:
 
     @classmethod
     def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
-        inside = [one.file for one in photographs if isinstance(one.file, Encoded)]
+        inside = [photograph.file for photograph in photographs if isinstance(photograph.file, Encoded)]
         return cls(
-            ids=Ragged.texts(json.dumps(one.id) for one in photographs),
-            names=Ragged.texts(Path(one.name).as_posix() for one in photographs),
-            captions=Ragged.texts(caption for one in photographs for caption in one.captions),
-            starts=np.cumsum([0, *(len(one.captions) for one in photographs)], dtype=np.int64),
+            ids=Ragged.texts(json.dumps(photograph.id) for photograph in photographs),
+            names=Ragged.texts(Path(photograph.name).as_posix() for photograph in photographs),
+            captions=Ragged.texts(caption for photograph in photographs for caption in photograph.captions),
+            starts=np.cumsum([0, *(len(photograph.captions) for photograph in photographs)], dtype=np.int64),
             members=np.arange(len(photographs)),
             sizes=np.array([file.size for file in inside]) if inside else None,
             files=inside or None,
@@ -77,26 +77,33 @@ class Photographs:
     def joined(cls, sources: Mapping[str, "Photographs"]) -> "Photographs":
         """The photographs of several sources, one source after the other. Their names begin with that of the source,
         since files of several sources may have the same name. The only one of a mapping stays as it is."""
-        parts = [*sources.values()]
-        if len(parts) == 1:
-            return parts[0]
-        first = np.cumsum([0, *(len(part.ids) for part in parts)])
-        captions = np.cumsum([0, *(len(part.captions) for part in parts)])
-        placed = all(part.sizes is not None for part in parts if len(part.ids))
+        sets = [*sources.values()]
+        if len(sets) == 1:
+            return sets[0]
+        first = np.cumsum([0, *(len(photographs.ids) for photographs in sets)])
+        captions = np.cumsum([0, *(len(photographs.captions) for photographs in sets)])
+        placed = all(photographs.sizes is not None for photographs in sets if len(photographs.ids))
         return cls(
-            ids=Ragged.joined([part.ids for part in parts]),
+            ids=Ragged.joined([photographs.ids for photographs in sets]),
             names=Ragged.texts(
-                f"{source}/{part.name_prefix}{name}"
-                for source, part in sources.items()
-                for name in part.names.all_texts()
+                f"{source}/{photographs.name_prefix}{name}"
+                for source, photographs in sources.items()
+                for name in photographs.names.all_texts()
             ),
-            captions=Ragged.joined([part.captions for part in parts]),
+            captions=Ragged.joined([photographs.captions for photographs in sets]),
             starts=np.concatenate(
-                [*(part.starts[:-1] + before for part, before in zip(parts, captions, strict=False)), captions[-1:]]
+                [
+                    *(photographs.starts[:-1] + before for photographs, before in zip(sets, captions, strict=False)),
+                    captions[-1:],
+                ]
             ),
-            members=np.concatenate([part.members + before for part, before in zip(parts, first, strict=False)]),
-            sizes=np.concatenate([part.sizes for part in parts if len(part.ids)] or [np.arange(0)]) if placed else None,
-            files=[file for part in parts for file in part.all_files()] if placed else None,
+            members=np.concatenate(
+                [photographs.members + before for photographs, before in zip(sets, first, strict=False)]
+            ),
+            sizes=np.concatenate([photographs.sizes for photographs in sets if len(photographs.ids)] or [np.arange(0)])
+            if placed
+            else None,
+            files=[file for photographs in sets for file in photographs.all_files()] if placed else None,
             sources=sources,
         )
 
@@ -105,7 +112,7 @@ class Photographs:
         """The number of the first member of each source, and that of all members."""
         if self.sources is None:
             return np.array([0, len(self)])
-        first = np.cumsum([0, *(len(part.ids) for part in self.sources.values())])
+        first = np.cumsum([0, *(len(photographs.ids) for photographs in self.sources.values())])
         return np.searchsorted(self.members, first)
 
     def save(self, folder: Path, split: str) -> None:
@@ -168,7 +175,7 @@ class Photographs:
 
     @cached_property
     def file_prefix(self) -> str:
-        """What stands before a name in the path of its file."""
+        """The beginning of the path of a file, before its name."""
         assert self.folder is not None
         return os.path.join(self.folder, "")
 
@@ -177,7 +184,7 @@ class Photographs:
         They are kept in the store if there is one."""
 
         if self.sources is not None:
-            return Ragged.joined([part.encoded(vocabulary, max_length) for part in self.sources.values()])
+            return Ragged.joined([photographs.encoded(vocabulary, max_length) for photographs in self.sources.values()])
 
         def make() -> Ragged:
             texts = progress(
@@ -191,7 +198,7 @@ class Photographs:
         rules = digest(vocabulary.json())[:12]  # the words, and how text is split
         name = f"{split}-targets-{rules}-{max_length}"
         return shared(
-            folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda found: found.save(folder, name)
+            folder, "word ids", lambda: Ragged.map(folder, name, np.int32), make, lambda ids: ids.save(folder, name)
         )
 
 
@@ -202,13 +209,13 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
     def load() -> dict[str, Photographs]:
         return {split: Photographs.map(folder, split) for split in SPLITS}
 
-    def save(found: dict[str, Photographs]) -> None:
+    def save(splits: dict[str, Photographs]) -> None:
         if folder.exists():
             log.warning("%s: damaged; writing the captions again", folder)
             shutil.rmtree(folder)
         with replacing(folder) as temporary:
             temporary.mkdir()
-            for split, photographs in found.items():
+            for split, photographs in splits.items():
                 photographs.save(temporary, split)
         with suppress(OSError):  # another process may delete some now
             _name_others(folder)
@@ -229,8 +236,8 @@ def _name_others(folder: Path) -> None:
 def shared(
     folder: Path, what: str, load: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]
 ) -> Kept:
-    """What `load` maps into memory. If it is missing or damaged, one process makes and saves it while the others wait.
-    If it cannot be opened or saved for another reason, each process keeps its own in memory."""
+    """Map what `load` returns into memory. If it is missing or damaged, one process makes and saves it while the others
+    wait. If it cannot be opened or saved for another reason, each process keeps its own in memory."""
     made, problem = None, "what was written cannot be read"
     try:
         with suppress(FileNotFoundError, UserError):
@@ -271,30 +278,30 @@ def locate(
     root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
     what = "films" if films else "photographs"
     placed: dict[str, Photographs] = {}
-    found: dict[str, Photographs] = {}
+    located: dict[str, Photographs] = {}
     completed: dict[str, str] = {}
     missing, example = 0, Path(root)
     for split, members in photographs.items():
         if not len(members):
-            found[split] = members
+            located[split] = members
             continue
         placed[split] = members
         if members.files is None:
             placed[split] = _placed(members, split, folders, root, films, completed)
         sizes = placed[split].sizes
         assert sizes is not None
-        found[split] = placed[split].selected(sizes >= 0)
+        located[split] = placed[split].selected(sizes >= 0)
         if sizes.min() < 0:
             example = example if missing else Path(str(placed[split].file(int(np.argmin(sizes)))))
-            missing += len(sizes) - len(found[split])
+            missing += len(sizes) - len(located[split])
     say_endings(completed, what)
-    if not any(map(len, found.values())):
+    if not any(map(len, located.values())):
         hint = meant(example, Path(root)) or ": check data.images"
         raise UserError(f"none of the {what} exist, such as {printable(str(example))}{hint}")
     if missing:
         such = printable(f"{example}{meant(example, Path(root))}")
         log.warning("%s that do not exist and are left out: %d, such as %s", what, missing, such)
-    return found
+    return located
 
 
 def _placed(

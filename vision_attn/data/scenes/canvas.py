@@ -30,7 +30,7 @@ OUTLINES = {
     ),
 }  # fmt: skip
 SAMPLES = 8
-"""Samples of the coverage of a pixel, along each side."""
+"""The number of samples of the coverage of a pixel, along each side."""
 
 
 class Arrangement(NamedTuple):
@@ -103,9 +103,12 @@ def place_objects(bits: np.random.PCG64, num_objects, axis, behind, size: int) -
         edge = max(1, size // 28)
         corners = integers(bits, edge, (size - edge - sides)[..., None], len(remaining), tries, MAX_OBJECTS, 2)
         good = unambiguous(corners, sides, num_objects[remaining], axis[remaining], behind[remaining], size)
-        first, found = good.argmax(1), good.any(1)
-        corner[remaining[found]], side[remaining[found]] = corners[found, first[found]], sides[found, first[found]]
-        remaining = remaining[~found]
+        first, solved = good.argmax(1), good.any(1)
+        corner[remaining[solved]], side[remaining[solved]] = (
+            corners[solved, first[solved]],
+            sides[solved, first[solved]],
+        )
+        remaining = remaining[~solved]
     raise UserError(f"scenes: no room for three objects in {size}x{size} pixels; choose a larger size")
 
 
@@ -197,7 +200,12 @@ def stamp(canvas: np.ndarray, images: np.ndarray, scenes: Arrangement, slot: int
     colour = (palette[objects // len(SHAPES)] + scenes.tint[images, slot])[:, :, None, None]
     steps = np.arange(largest)
     shade = np.float32(1.08) - np.float32(0.2) * (steps / side[:, None]).astype(np.float32)
-    rows, columns = (scenes.corner[images, slot, axis, None] + steps for axis in (1, 0))
-    area = images[:, None, None, None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+    pixel_rows, pixel_columns = (scenes.corner[images, slot, axis, None] + steps for axis in (1, 0))
+    area = (
+        images[:, None, None, None],
+        np.arange(3)[:, None, None],
+        pixel_rows[:, None, :, None],
+        pixel_columns[:, None, None, :],
+    )
     patch = canvas[area]
     canvas[area] = patch + mask * (colour * shade[:, None, :, None] - patch)

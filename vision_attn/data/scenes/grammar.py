@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from vision_attn.data.scenes.languages import CHINESE, HEBREW, Language, Name
+from vision_attn.data.scenes.languages import CHINESE, HEBREW, Name, SceneLanguage
 
 COLOURS = {
     "red": (226, 54, 54),
@@ -75,10 +75,14 @@ FORMS = {
         "here are a {b} and a {c} {far} a {a}": 1.0,
     },
 }
-ENGLISH = Language(
-    tuple(COLOURS), SHAPES, "{colour} {shape}", {each: each for each in OPPOSITE}, {n: (*f,) for n, f in FORMS.items()}
+ENGLISH = SceneLanguage(
+    tuple(COLOURS),
+    SHAPES,
+    "{colour} {shape}",
+    {relation: relation for relation in OPPOSITE},
+    {n: (*f,) for n, f in FORMS.items()},
 )
-LANGUAGES: dict[Name, Language] = {"english": ENGLISH, "chinese": CHINESE, "hebrew": HEBREW}
+LANGUAGES: dict[Name, SceneLanguage] = {"english": ENGLISH, "chinese": CHINESE, "hebrew": HEBREW}
 NUM_CAPTIONS = 5
 MAX_OBJECTS = 3
 WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
@@ -104,7 +108,7 @@ def pair_split(first: int, second: int) -> str | None:
 
 @cache
 def pairs_of(split: str) -> np.ndarray:
-    """Which two objects may occur together in scenes of `split`, (48, 48)."""
+    """A mask of the pairs of objects that may occur together in scenes of `split`, (48, 48)."""
     pairs = np.zeros((len(OBJECTS), len(OBJECTS)), bool)
     for first, second in combinations(range(len(OBJECTS)), 2):
         (colour, shape), (other_colour, other_shape) = divmod(first, len(SHAPES)), divmod(second, len(SHAPES))
@@ -154,7 +158,7 @@ def captions_of(
     objects: Sequence[int], relation: str, across: str, forms: Sequence[int], language: Name = "english"
 ) -> list[str]:
     """Captions of a scene in which `objects[0]` is in `relation` to all others, and `objects[1]` is `across`
-    `objects[2]`. `objects`, `forms`: the objects and the templates to use, by index."""
+    `objects[2]`. objects, forms: the indices of the objects and of the templates to use."""
     names = dict(zip("abc", (object_name(language, index) for index in objects), strict=False))
     templates = sentences(language, len(objects), relation, across)
     return [templates[form].format(**names) for form in forms]

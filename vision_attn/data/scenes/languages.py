@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 Name = Literal["english", "chinese", "hebrew"]
 
 
-class Language(NamedTuple):
-    """Words for those of the grammar, in the order of its colours and shapes, and templates."""
+class SceneLanguage(NamedTuple):
+    """The words of a language for the colours and shapes of the grammar, in its order, and templates."""
 
     colours: tuple[str, ...]
     shapes: tuple[str, ...]
@@ -17,10 +17,10 @@ class Language(NamedTuple):
     relations: dict[str, str]
     forms: dict[int, tuple[str, ...]]
     letters: int | None = None
-    """Letters of a colour or a shape that name it: where a letter is a word, the first alone. None: all."""
+    """The number of letters of a colour or a shape that name it, where a letter is a word. None: all letters."""
 
 
-CHINESE = Language(
+CHINESE = SceneLanguage(
     ("红", "绿", "蓝", "黄", "紫", "粉", "青", "白"),
     ("圆", "方", "三角", "菱", "十字", "星"),
     "{colour}色{shape}形",
@@ -44,7 +44,7 @@ CHINESE = Language(
     },
     letters=1,
 )  # fmt: skip
-HEBREW = Language(
+HEBREW = SceneLanguage(
     ("אדום", "ירוק", "כחול", "צהוב", "סגול", "ורוד", "טורקיז", "לבן"),
     ("עיגול", "ריבוע", "משולש", "מעוין", "צלב", "כוכב"),
     "{shape} {colour}",

@@ -1,4 +1,4 @@
-"""Questions about drawn scenes whose answer takes several looks: "what colour is the thing left of the red circle?"
+"""Questions about drawn scenes whose answers take several steps: "what colour is the thing left of the red circle?"
 
 Objects stand in the cells of a grid of `CELLS` x `CELLS`, so that an object has at most one neighbour on each side. No
 colour and no shape occurs twice in a scene.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import integers, stream, uniform
 from vision_attn.data.scenes.canvas import Arrangement, draw, side_range
 from vision_attn.data.scenes.grammar import COLOURS, SHAPES
@@ -27,7 +27,7 @@ SIDES = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 
 ASKED = ("colour", "shape")
 
 
-class Asked(NamedTuple):
+class SampledQuestions(NamedTuple):
     """The random choices of scenes and of the questions about them."""
 
     scenes: Arrangement
@@ -38,13 +38,14 @@ class Asked(NamedTuple):
     """(B,): whether the colour (0) or the shape (1) of the last one is asked."""
 
 
-class SceneQuestions(VocabularySource, Generated):
+class SceneQuestions(VocabularySource, GeneratedImages):
     """Drawn scenes of six objects, each with one question about them; new in every epoch.
 
     steps: how many objects the answer follows from, one of these numbers at random. 1: "what colour is the circle?";
         2: "what colour is the thing left of the red circle?"; 3: "what colour is the thing above the thing left of the
         red circle?"
-    size: height and width of images in pixels. batch_size, epoch_images, val_images, test_images: as for `Generated`.
+    size: height and width of images in pixels.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
 
     Raises UserError for sizes and numbers that no scene can be drawn with.
     """
@@ -73,7 +74,7 @@ class SceneQuestions(VocabularySource, Generated):
         words = [*COLOURS, *SHAPES, *ASKED, "left", "right", "of", "above", "below", "what", "is", "the", "thing"]
         return Vocabulary(words)
 
-    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Asked:
+    def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> SampledQuestions:
         bits = stream(*numbers)
         smallest, _ = side_range(self.size)
         pitch = self.size // CELLS
@@ -94,9 +95,9 @@ class SceneQuestions(VocabularySource, Generated):
         )  # fmt: skip
         path = np.full((num_images, max(self.steps)), -1)
         for image, which in enumerate(integers(bits, 0, len(self.steps) - 1, num_images)):
-            found = self._path(bits, cells[image], self.steps[which])
-            path[image, : len(found)] = found
-        return Asked(scenes, path, integers(bits, 0, 1, num_images))
+            visited = self._path(bits, cells[image], self.steps[which])
+            path[image, : len(visited)] = visited
+        return SampledQuestions(scenes, path, integers(bits, 0, 1, num_images))
 
     def _path(self, bits: np.random.PCG64, cells: np.ndarray, steps: int) -> list[int]:
         """A random path over objects in these cells, from neighbour to neighbour, that visits none twice."""
@@ -113,10 +114,10 @@ class SceneQuestions(VocabularySource, Generated):
             if len(path) == steps:
                 return path
 
-    def batch(self, name: str, samples: Asked, ids: Sequence[int]) -> QuestionBatch:
+    def batch(self, name: str, samples: SampledQuestions, ids: Sequence[int]) -> QuestionBatch:
         questions = tuple(self.question(samples, image) for image in range(len(ids)))
-        rows = np.arange(len(ids))[:, None]
-        corner, side = samples.scenes.corner[rows, samples.path], samples.scenes.side[rows, samples.path]
+        scene_index = np.arange(len(ids))[:, None]
+        corner, side = samples.scenes.corner[scene_index, samples.path], samples.scenes.side[scene_index, samples.path]
         edges = np.concatenate([corner, corner + side[..., None]], axis=2) * (2 / self.size) - 1
         edges[samples.path < 0] = np.nan
         index = self.vocabulary.index
@@ -128,22 +129,22 @@ class SceneQuestions(VocabularySource, Generated):
             None,
             torch.from_numpy(edges).float(),
             questions,
-            tuple(f"{name}-{each}" for each in ids),
+            tuple(f"{name}-{number}" for number in ids),
         )
 
-    def question(self, samples: Asked, image: int) -> Question:
+    def question(self, samples: SampledQuestions, image: int) -> Question:
         """The question about an image, in words."""
         cells = (samples.scenes.corner[image] - 1) // (self.size // CELLS)
-        path, objects = [each for each in samples.path[image].tolist() if each >= 0], samples.scenes.objects[image]
-        colours, shapes = [*COLOURS], [SHAPES[each % len(SHAPES)] for each in objects]
+        path, objects = [index for index in samples.path[image].tolist() if index >= 0], samples.scenes.objects[image]
+        colours, shapes = [*COLOURS], [SHAPES[index % len(SHAPES)] for index in objects]
         asked = int(samples.asked[image])
         first, last = path[0], path[-1]
         named = f"{colours[objects[first] // len(SHAPES)]} {shapes[first]}"
         if len(path) == 1:  # naming what is asked would give the answer away
             named = shapes[first] if asked == 0 else f"{colours[objects[first] // len(SHAPES)]} thing"
         text = f"the {named}"
-        for one, other in zip(path, path[1:], strict=False):
-            side = next(side for side, step in SIDES.items() if (cells[other] - cells[one] == step).all())
+        for previous, following in zip(path, path[1:], strict=False):
+            side = next(side for side, step in SIDES.items() if (cells[following] - cells[previous] == step).all())
             text = f"the thing {side} {text}"
         answer = (colours[objects[last] // len(SHAPES)], shapes[last])[asked]
         return Question(f"what {ASKED[asked]} is {text}?", answer, str(len(path)))

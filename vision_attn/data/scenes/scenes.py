@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 from jaxtyping import UInt8
 
-from vision_attn.data.drawn import Drawn
+from vision_attn.data.drawn_captions import DrawnCaptions
 from vision_attn.data.random_streams import stream
 from vision_attn.data.scenes import grammar
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
@@ -25,13 +25,13 @@ RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 """Words for before and behind, for each axis."""
 
 
-class Scenes(Drawn):
+class Scenes(DrawnCaptions):
     """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
 
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
         proportion in others.
     rows: captions per image in a batch, at most five; `references` always holds all five.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
     mixture: proportions of scenes with one, two and three objects.
     language: of the captions: see `data.scenes.languages`.
     words, max_words: how captions become words (`data.words`; None: at spaces), and how many there are at most.
@@ -118,9 +118,9 @@ def boxes(
     scenes: Arrangement, image: int, size: int, language: grammar.Name = "english"
 ) -> dict[str, list[tuple[float, ...]]]:
     """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
-    found: dict[str, list[tuple[float, ...]]] = {}
+    by_word: dict[str, list[tuple[float, ...]]] = {}
     for slot in range(scenes.num_objects[image]):
         (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])
         box = tuple(2 * edge / size - 1 for edge in (x, y, x + side, y + side))
-        found |= {word: [box] for word in grammar.content_words(language, int(scenes.objects[image, slot]))}
-    return found
+        by_word |= {word: [box] for word in grammar.content_words(language, int(scenes.objects[image, slot]))}
+    return by_word

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import stream, uniform
 from vision_attn.data.scenes.canvas import Arrangement, arrange, draw
 from vision_attn.data.scenes.grammar import COLOURS, MAX_OBJECTS, SHAPES
@@ -32,11 +32,11 @@ class TargetBatch(NamedTuple):
     """(x0, y0, x1, y1) in [-1, 1] of the star."""
 
 
-class Targets(Generated):
+class Targets(GeneratedImages):
     """Scenes of three objects of different colours and shapes, one of them a star; the label is the star's colour.
 
     size: height and width of the images in pixels; objects have sides of 12 to 16 pixels in images of 56.
-    batch_size, epoch_images, val_images, test_images: as for `Generated`.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
 
     Raises UserError for sizes and numbers that no scene can be drawn with.
     """

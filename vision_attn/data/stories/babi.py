@@ -8,7 +8,7 @@ from vision_attn.data.text_encoding import read_text
 from vision_attn.system.errors import UserError
 
 NUMBER = re.compile(r"[0-9]{1,9}")
-"""Of a sentence. Other digits of Unicode, such as a superscript, and thousands of digits are no number to `int`."""
+"""The number of a sentence. `int` refuses other digits of Unicode, such as a superscript, and thousands of digits."""
 
 
 def read_questions(path: Path, kind: str) -> list[Question]:
@@ -43,13 +43,19 @@ def read_stories(path: Path, kind: str) -> list[list[Question]]:
             facts.append(text.strip())
             continue
         answer, support = rest[0].strip().lower(), rest[1].split() if len(rest) > 1 else []
-        if not answer or not facts or not all(NUMBER.fullmatch(each) and int(each) in places for each in support):
+        if (
+            not answer
+            or not facts
+            or not all(NUMBER.fullmatch(fact_number) and int(fact_number) in places for fact_number in support)
+        ):
             raise UserError(
                 f"{path}:{row}: a question follows a sentence, and has an answer and the numbers of sentences before "
                 "it, with tabs between, as in '3 Where is Mary?<tab>bathroom<tab>1'"
             )
         stories[-1].append(
-            Question(text.strip(), answer, kind, tuple(facts), tuple(places[int(each)] for each in support))
+            Question(
+                text.strip(), answer, kind, tuple(facts), tuple(places[int(fact_number)] for fact_number in support)
+            )
         )
     if not any(stories):
         raise UserError(f"{path}: there is no question in this file")

@@ -20,7 +20,7 @@ class Question(NamedTuple):
     answer: str
     """One word of the vocabulary, in lower case."""
     kind: str
-    """What questions are counted by, such as the number of a task."""
+    """The group in which metrics count the question, such as the number of a task."""
     facts: tuple[str, ...] = ()
     """The sentences of the story up to the question, in order."""
     support: tuple[int, ...] = ()
@@ -33,19 +33,19 @@ class QuestionBatch(NamedTuple):
     facts: Int[Tensor, "B L W"] | UInt8[Tensor, "B 3 Y X"]
     """The word ids of sentences, the latest first; or images."""
     words: Int[Tensor, "B W"]
-    """Of the questions."""
+    """The word ids of the questions."""
     answers: Int[Tensor, "B"]
-    """Word ids."""
+    """The word ids of the answers."""
     support: Bool[Tensor, "B N L"] | None
     """The sentences that the answer follows from, one after the other; None for images."""
     boxes: Float[Tensor, "B N 4"] | None
-    """Of images: the boxes (x0, y0, x1, y1) in [-1, 1] of the objects that the answer follows from, in this order;
-    NaN where a question needs fewer than others."""
+    """The boxes (x0, y0, x1, y1) in [-1, 1] of the objects that the answer about an image follows from, in this order;
+    NaN where a question needs fewer than others. None for stories."""
     questions: tuple[Question, ...]
     ids: tuple[str, ...]
 
 
-class Encoded(NamedTuple):
+class EncodedQuestions(NamedTuple):
     """Questions about stories as tensors: the fields of `QuestionBatch`."""
 
     facts: Int[Tensor, "N L W"]
@@ -54,7 +54,7 @@ class Encoded(NamedTuple):
     support: Bool[Tensor, "N _ L"]
 
 
-def encoded(questions: Sequence[Question], vocabulary: Vocabulary, max_facts: int) -> Encoded:
+def encode_questions(questions: Sequence[Question], vocabulary: Vocabulary, max_facts: int) -> EncodedQuestions:
     """Word ids of questions and of the `max_facts` latest sentences of their stories, the latest first."""
     words = padded([vocabulary.encode(question.text) for question in questions])
     answers = torch.tensor([vocabulary.index.get(question.answer, UNKNOWN) for question in questions])
@@ -69,16 +69,16 @@ def encoded(questions: Sequence[Question], vocabulary: Vocabulary, max_facts: in
     for row, (question, story) in enumerate(zip(questions, stories, strict=True)):
         for place, fact in enumerate(story):
             facts[row, place, : len(known[fact])] = torch.tensor(known[fact])
-        for number, one in enumerate(question.support):
-            if (place := len(question.facts) - 1 - one) < longest:
+        for number, supporting in enumerate(question.support):
+            if (place := len(question.facts) - 1 - supporting) < longest:
                 support[row, number, place] = True
-    return Encoded(facts, words, answers, support)
+    return EncodedQuestions(facts, words, answers, support)
 
 
-def padded(rows: Sequence[Sequence[int]], width: int = 0) -> Int[Tensor, "N W"]:
+def padded(lists: Sequence[Sequence[int]], width: int = 0) -> Int[Tensor, "N W"]:
     """Lists of word ids as one tensor, at least `width` wide."""
-    width = max(width, *map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+    width = max(width, *map(len, lists))
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in lists])
 
 
 def shuffled(number: int, seed: int, epoch: int) -> Int[np.ndarray, "number"]:

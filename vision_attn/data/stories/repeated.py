@@ -1,4 +1,4 @@
-"""What is told more than once: stories within a split, and stories and questions of training in another split."""
+"""Count repetitions: equal stories within a split, and stories and questions of training in another split."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from vision_attn.system.splits import PURPOSES
 Story = Sequence[Question]
 """The questions about a story, in order."""
 SOME = 0.01
-"""The share of a split's stories that repeat another one of it, above which that is said."""
+"""The share of a split's stories that repeat another one, above which the user is told."""
 
 
 class Repeated(NamedTuple):
@@ -29,33 +29,35 @@ class Repeated(NamedTuple):
 def repeated(stories: Mapping[str, Sequence[Story]]) -> dict[str, Repeated]:
     """Count what the stories of each split repeat."""
     told = {story[-1].facts for story in stories["train"]}
-    asked = {(one.facts, one.text) for story in stories["train"] for one in story}
+    asked = {(question.facts, question.text) for story in stories["train"] for question in story}
     return {
         split: Repeated(
-            len(some),
-            sum(map(len, some)),
-            len({story[-1].facts for story in some}),
-            sum(story[-1].facts in told for story in some),
-            sum((one.facts, one.text) in asked for story in some for one in story),
+            len(split_stories),
+            sum(map(len, split_stories)),
+            len({story[-1].facts for story in split_stories}),
+            sum(story[-1].facts in told for story in split_stories),
+            sum((question.facts, question.text) in asked for story in split_stories for question in story),
         )
-        for split, some in stories.items()
+        for split, split_stories in stories.items()
     }
 
 
 def remarks(stories: Mapping[str, Sequence[Story]], names: Mapping[str, str]) -> Iterator[str]:
-    """Lines on what the stories of each kind repeat. names: what to call each kind."""
-    kinds: dict[str, dict[str, list[Story]]] = defaultdict(lambda: {split: [] for split in PURPOSES})
-    for split, some in stories.items():
-        for story in some:
-            kinds[story[0].kind][split].append(story)
-    for kind, of_kind in kinds.items():
+    """Yield lines about the repetitions among the stories of each kind. names: a word for each kind."""
+    by_kind: dict[str, dict[str, list[Story]]] = defaultdict(lambda: {split: [] for split in PURPOSES})
+    for split, split_stories in stories.items():
+        for story in split_stories:
+            by_kind[story[0].kind][split].append(story)
+    for kind, of_kind in by_kind.items():
         counts = repeated(of_kind)
-        if any(one.different < (1 - SOME) * one.stories for one in counts.values()):
-            said = (f"{one.different:,} of {one.stories:,} for {PURPOSES[split]}" for split, one in counts.items())
+        if any(count.different < (1 - SOME) * count.stories for count in counts.values()):
+            said = (
+                f"{count.different:,} of {count.stories:,} for {PURPOSES[split]}" for split, count in counts.items()
+            )
             yield f"{names[kind]}: different stories are {', '.join(said)}"
         for split in ("val", "test"):
-            if (one := counts[split]).trained or one.asked:
+            if (count := counts[split]).trained or count.asked:
                 yield (
-                    f"{names[kind]}: of what is for {PURPOSES[split]}, {one.trained:,} of {one.stories:,} stories and "
-                    f"{one.asked:,} of {one.questions:,} questions are for training too, word for word"
+                    f"{names[kind]}: of what is for {PURPOSES[split]}, {count.trained:,} of {count.stories:,} stories "
+                    f"and {count.asked:,} of {count.questions:,} questions are for training too, word for word"
                 )

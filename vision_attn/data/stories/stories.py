@@ -6,7 +6,7 @@ from functools import cached_property
 from vision_attn.data.counted_batches import Counted, slices
 from vision_attn.data.random_streams import FIXED, stream
 from vision_attn.data.stories.babi import read_stories
-from vision_attn.data.stories.question import Encoded, Question, QuestionBatch, encoded, shuffled
+from vision_attn.data.stories.question import EncodedQuestions, Question, QuestionBatch, encode_questions, shuffled
 from vision_attn.data.stories.repeated import Story, remarks
 from vision_attn.data.stories.world import NUM_STORIES, TASKS, WORDS, generated
 from vision_attn.data.vocabulary import Vocabulary, VocabularySource
@@ -16,14 +16,14 @@ from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Task, equal_part, known_split
 
 HELD_OUT = 10
-"""Of the stories or questions for training, one in ten is for validation, as in Sukhbaatar et al. 2015."""
+"""One in ten stories (or questions) for training is for validation, as in Sukhbaatar et al. 2015."""
 
 
 class QuestionSource(VocabularySource):
     """Base class of data sets of stories with questions. A subclass defines `by_story` and `vocabulary`.
 
     batch_size: questions in a batch; an incomplete last batch of training is dropped.
-    max_facts: of longer stories, only the latest sentences are given.
+    max_facts: the number of latest sentences that are kept of a story.
     """
 
     by_story: dict[str, list[Story]]
@@ -34,12 +34,14 @@ class QuestionSource(VocabularySource):
     def __init__(self, *, batch_size: int, max_facts: int) -> None:
         check_range(type(self).__name__, 1, 10_000, batch_size=batch_size, max_facts=max_facts)
         self.batch_size, self.max_facts = batch_size, max_facts
-        self._encoded: dict[str, Encoded] = {}
+        self._encoded: dict[str, EncodedQuestions] = {}
 
     @cached_property
     def by_split(self) -> dict[str, list[Question]]:
         """The questions of each split, story by story."""
-        return {split: [question for story in some for question in story] for split, some in self.by_story.items()}
+        return {
+            split: [question for story in stories for question in story] for split, stories in self.by_story.items()
+        }
 
     def prepare(self, task: Task) -> None:
         """Raises UserError if there are fewer questions for training than one batch has."""
@@ -52,34 +54,36 @@ class QuestionSource(VocabularySource):
     def __len__(self) -> int:
         return len(self.by_split["train"]) // self.batch_size
 
-    def encoded(self, name: str) -> Encoded:
+    def encoded(self, name: str) -> EncodedQuestions:
         """The questions of a split as tensors."""
         if name not in self._encoded:
-            self._encoded[name] = encoded(self.by_split[name], self.vocabulary, self.max_facts)
+            self._encoded[name] = encode_questions(self.by_split[name], self.vocabulary, self.max_facts)
         return self._encoded[name]
 
     def batch(self, name: str, numbers: Sequence[int]) -> QuestionBatch:
         """Some questions of a split."""
         taken = tuple(self.by_split[name][number] for number in numbers)
-        facts, words, answers, support = (part[list(numbers)] for part in self.encoded(name))
-        return QuestionBatch(facts, words, answers, support, None, taken, tuple(f"{name}-{each}" for each in numbers))
+        facts, words, answers, support = (tensor[list(numbers)] for tensor in self.encoded(name))
+        return QuestionBatch(
+            facts, words, answers, support, None, taken, tuple(f"{name}-{number}" for number in numbers)
+        )
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[QuestionBatch]:
-        part, order = equal_part(self.batch_size, rank, world), shuffled(len(self.by_split["train"]), seed, epoch)
+        mine, order = equal_part(self.batch_size, rank, world), shuffled(len(self.by_split["train"]), seed, epoch)
         for index in range(skip, len(self)):
-            yield self.batch("train", order[index * self.batch_size :][: self.batch_size][part].tolist())
+            yield self.batch("train", order[index * self.batch_size :][: self.batch_size][mine].tolist())
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[QuestionBatch]:
         numbers = range(len(self.by_split[known_split(name)]))
         return slices(
-            lambda part: self.batch(name, numbers[part]), len(numbers), self.batch_size, rank=rank, world=world
+            lambda chosen: self.batch(name, numbers[chosen]), len(numbers), self.batch_size, rank=rank, world=world
         )
 
 
 class Stories(QuestionSource):
     """Generated stories in the way of bAbI's tasks 1, 2, 3, 11 and 17 (`data.stories.world`).
 
-    tasks: which; of several, the questions of all are given together.
+    tasks: the numbers of the tasks, whose questions are mixed.
     stories: for training of each task, a tenth of which are kept for validation. test_stories: for test.
     questions: about each story, at most: a story of task 17 has 8, one of the other tasks 5. (bAbI's own sets of 1,000
         questions are 200 stories with 5 questions each.)
@@ -129,14 +133,14 @@ class Stories(QuestionSource):
         """The stories of each split. Test stories are chosen first: those for training give way, since they are more
         numerous, and test stories do not depend on how many there are."""
         held_out = self.stories // HELD_OUT
-        found: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
+        splits: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
         taken: set[tuple[str, ...]] = set()
         for split, size in ("test", self.test_stories), ("val", held_out), ("train", self.stories - held_out):
             for task in self.tasks:
                 bits = stream(FIXED, SPLITS.index(split), self.seed, task)
-                found[split] += generated(task, size, self.questions, bits, taken)
-            taken |= {question.facts for story in found[split] for question in story}
-        return found
+                splits[split] += generated(task, size, self.questions, bits, taken)
+            taken |= {question.facts for story in splits[split] for question in story}
+        return splits
 
     @property
     def remarks(self) -> Iterator[str]:
@@ -165,7 +169,7 @@ class BabiFiles(QuestionSource):
 
     @cached_property
     def by_story(self) -> dict[str, list[Story]]:
-        found: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
+        splits: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
         for number, (train, test) in enumerate(zip(self.training_files, self.test_files, strict=True), start=1):
             path = find(train)
             told = read_stories(path, str(number))
@@ -175,10 +179,10 @@ class BabiFiles(QuestionSource):
             while wanted > 0 and held_out < len(told) - 1:
                 held_out += 1
                 wanted -= len(told[-held_out])
-            found["train"] += told[:-held_out]
-            found["val"] += told[-held_out:]
-            found["test"] += read_stories(find(test), str(number))
-        return found
+            splits["train"] += told[:-held_out]
+            splits["val"] += told[-held_out:]
+            splits["test"] += read_stories(find(test), str(number))
+        return splits
 
     @property
     def remarks(self) -> Iterator[str]:

@@ -27,7 +27,7 @@ DROPS = ("dropped", "left", "discarded", "put down")
 THEN = ("after that", "following that", "then", "afterwards")
 FIGURES = ("red square", "blue square", "pink rectangle", "red sphere", "yellow square", "triangle")
 SIDES = {"to the left of": (-1, 0), "to the right of": (1, 0), "above": (0, 1), "below": (0, -1)}
-"""Where the first figure is, seen from the second: (x, y), y upwards."""
+"""The direction (x, y), y upwards, from the second figure to the first."""
 WORDS = (
     *(word.lower() for word in PEOPLE), *PLACES, *OBJECTS, "moved", "went", "journeyed", "travelled", "back", "took",
     "got", "grabbed", "picked", "up", "dropped", "left", "discarded", "put", "down", "after", "following", "then",
@@ -36,8 +36,8 @@ WORDS = (
 )  # fmt: skip
 """All words of all tasks."""
 NUM_STORIES = {17: 1_440}
-"""How many different stories exist, of tasks that have few: 120 orders of three figures, and 12 pairs of sides that do
-not lead back."""
+"""The number of different stories that exist, of tasks that have few: 120 orders of three figures, and 12 pairs of
+sides that do not lead back."""
 QUESTIONS = 5
 """Every story has at least this number of questions."""
 LONGEST = 70
@@ -48,26 +48,26 @@ TRIES = 100
 T = TypeVar("T")
 
 
-class World:
+class StoryWorld:
     """People who move, and the objects that they carry. Each sentence that it writes changes it."""
 
     def __init__(self, bits: np.random.PCG64) -> None:
         self.bits = bits
         self.facts: list[str] = []
         self.places: dict[str, tuple[str, int]] = {}
-        """Where each person is, and the sentence that says so."""
+        """The place of each person, and the sentence that tells it."""
         self.holder: dict[str, str] = {}
-        """Who holds an object."""
+        """The person that holds an object."""
         self.handled: dict[str, int] = {}
         """The last sentence in which an object was taken or dropped."""
         self.taken: dict[str, int] = {}
         """The last sentence in which it was taken."""
         self.paths: dict[str, list[tuple[str, int]]] = {}
-        """The places where an object was since it was last taken, and the sentences that say so."""
+        """The places where an object was since it was last taken, and the sentences that tell them."""
         self.visits: dict[str, list[str]] = {}
         """All places where an object was, in order."""
 
-    def one(self, options: Sequence[T]) -> T:
+    def pick(self, options: Sequence[T]) -> T:
         return options[self.number(0, len(options) - 1)]
 
     def number(self, low: int, high: int) -> int:
@@ -76,9 +76,9 @@ class World:
 
     def move(self) -> None:
         """Somebody goes to another place."""
-        person = self.one([*PEOPLE])
+        person = self.pick([*PEOPLE])
         here = self.places.get(person, ("", 0))[0]
-        self.go(person, self.one([place for place in PLACES if place != here]), person)
+        self.go(person, self.pick([place for place in PLACES if place != here]), person)
 
     def go(self, person: str, place: str, subject: str) -> None:
         """Write that `subject`, which means the person, goes to the place, with all that the person holds."""
@@ -87,7 +87,7 @@ class World:
             if holder == person:
                 self.paths[thing].append(self.places[person])
                 self.visits[thing].append(place)
-        self.facts.append(f"{subject} {self.one(MOVES)} the {place}.")
+        self.facts.append(f"{subject} {self.pick(MOVES)} the {place}.")
 
     def act(self) -> None:
         """Somebody goes to another place, takes an object, or drops one."""
@@ -99,48 +99,48 @@ class World:
         ]
         what = self.number(0, 9)
         if what < 3 and free:
-            person, thing = self.one(free)
+            person, thing = self.pick(free)
             self.holder[thing], self.paths[thing] = person, [self.places[person]]
             self.visits.setdefault(thing, [self.places[person][0]])
             self.taken[thing] = len(self.facts)
             self._handle(person, TAKES, thing)
         elif what == 3 and self.holder:
-            thing = self.one(sorted(self.holder))
+            thing = self.pick(sorted(self.holder))
             self._handle(self.holder.pop(thing), DROPS, thing)
         else:
             self.move()
 
     def _handle(self, person: str, verbs: Sequence[str], thing: str) -> None:
         self.handled[thing] = len(self.facts)
-        self.facts.append(f"{person} {self.one(verbs)} the {thing}{self.one(('', ' there'))}.")
+        self.facts.append(f"{person} {self.pick(verbs)} the {thing}{self.pick(('', ' there'))}.")
 
     def ask(self, kind: str, text: str, answer: str, *support: int) -> Question:
         return Question(text, answer, kind, tuple(self.facts), support)
 
 
-def where_is_somebody(world: World) -> Iterator[Question]:
+def where_is_somebody(world: StoryWorld) -> Iterator[Question]:
     """Task 1, one supporting fact: where somebody went last."""
     for _ in range(5):
         world.move()
         world.move()
-        person = world.one(sorted(world.places))
+        person = world.pick(sorted(world.places))
         place, told = world.places[person]
         yield world.ask("1", f"Where is {person}?", place, told)
 
 
-def where_is_an_object(world: World) -> Iterator[Question]:
+def where_is_an_object(world: StoryWorld) -> Iterator[Question]:
     """Task 2, two supporting facts: who took or dropped an object last, and where they were."""
     for _ in range(5):
         for _ in range(world.number(2, 4)):
             world.act()
         while not world.paths:
             world.act()
-        thing = world.one(sorted(world.paths))
+        thing = world.pick(sorted(world.paths))
         place, told = world.paths[thing][-1]
         yield world.ask("2", f"Where is the {thing}?", place, world.handled[thing], told)
 
 
-def where_was_an_object(world: World) -> Iterator[Question]:
+def where_was_an_object(world: StoryWorld) -> Iterator[Question]:
     """Task 3, three supporting facts: who took an object, and where they were before they were somewhere.
 
     The object has been there once, or there would be two answers. A story that has nothing left to ask ends early.
@@ -152,53 +152,53 @@ def where_was_an_object(world: World) -> Iterator[Question]:
             if len(world.facts) >= LONGEST:
                 return
             world.act()
-        thing = world.one(moved)
+        thing = world.pick(moved)
         (before, came), (place, told) = world.paths[thing][-2:]
         yield world.ask("3", f"Where was the {thing} before the {place}?", before, world.taken[thing], told, came)
 
 
-def _moved_to_a_new_place(world: World) -> list[str]:
+def _moved_to_a_new_place(world: StoryWorld) -> list[str]:
     """The objects that were carried to where they had not been before."""
     moved = (thing for thing, path in world.paths.items() if len(path) > 1)
     return sorted(thing for thing in moved if world.visits[thing].count(world.paths[thing][-1][0]) == 1)
 
 
-def where_is_the_person(world: World) -> Iterator[Question]:
+def where_is_the_person(world: StoryWorld) -> Iterator[Question]:
     """Task 11, basic coreference: where somebody is, whom the sentence calls he or she."""
     pairs: dict[str, tuple[int, int]] = {}
     for _ in range(5):
         world.move()
-        person = max(world.places, key=lambda each: world.places[each][1])
-        place = world.one([other for other in PLACES if other != world.places[person][0]])
-        world.go(person, place, f"{world.one(THEN).capitalize()} {PEOPLE[person]}")
+        person = max(world.places, key=lambda name: world.places[name][1])
+        place = world.pick([other for other in PLACES if other != world.places[person][0]])
+        world.go(person, place, f"{world.pick(THEN).capitalize()} {PEOPLE[person]}")
         pairs[person] = len(world.facts) - 2, len(world.facts) - 1
-        asked = world.one(sorted(pairs))
+        asked = world.pick(sorted(pairs))
         yield world.ask("11", f"Where is {asked}?", world.places[asked][0], *pairs[asked])
 
 
-def is_it_on_that_side(world: World) -> Iterator[Question]:
+def is_it_on_that_side(world: StoryWorld) -> Iterator[Question]:
     """Task 17, positional reasoning: whether one figure is on a side of another, by way of a third."""
     names = [FIGURES[number] for number in np.argsort(world.bits.random_raw(len(FIGURES)))[:3]]
     places = {names[1]: np.zeros(2)}
     while True:
-        first, second = world.one([*SIDES]), world.one([*SIDES])
+        first, second = world.pick([*SIDES]), world.pick([*SIDES])
         places[names[0]] = places[names[1]] - SIDES[first]
         places[names[2]] = places[names[1]] + SIDES[second]
         if (places[names[0]] != places[names[2]]).any():
             break
     world.facts += [f"The {names[1]} is {first} the {names[0]}.", f"The {names[2]} is {second} the {names[1]}."]
     for _ in range(8):
-        wanted = world.one(("yes", "no"))
+        wanted = world.pick(("yes", "no"))
         choices = [
-            (one, side, other)
-            for side, (one, other) in product(SIDES, ((names[0], names[2]), (names[2], names[0])))
-            if (np.dot(places[one] - places[other], SIDES[side]) > 0) == (wanted == "yes")
+            (figure, side, other)
+            for side, (figure, other) in product(SIDES, ((names[0], names[2]), (names[2], names[0])))
+            if (np.dot(places[figure] - places[other], SIDES[side]) > 0) == (wanted == "yes")
         ]
-        one, side, other = world.one(choices)
-        yield world.ask("17", f"Is the {one} {side} the {other}?", wanted, 0, 1)
+        figure, side, other = world.pick(choices)
+        yield world.ask("17", f"Is the {figure} {side} the {other}?", wanted, 0, 1)
 
 
-TASKS: dict[int, Callable[[World], Iterator[Question]]] = {
+TASKS: dict[int, Callable[[StoryWorld], Iterator[Question]]] = {
     1: where_is_somebody,
     2: where_is_an_object,
     3: where_was_an_object,
@@ -207,36 +207,36 @@ TASKS: dict[int, Callable[[World], Iterator[Question]]] = {
 }
 
 
-def story(task: int, each: int, bits: np.random.PCG64) -> list[Question]:
-    """A generated story of a task: all of its questions, or `each` of them at random."""
-    while len(asked := [*TASKS[task](World(bits))]) < QUESTIONS:
+def story(task: int, num_questions: int, bits: np.random.PCG64) -> list[Question]:
+    """Generate a story of a task, with `num_questions` of its questions at random, or all if it has fewer."""
+    while len(asked := [*TASKS[task](StoryWorld(bits))]) < QUESTIONS:
         pass  # about one story of task 3 in a hundred ends early
-    chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:each])
+    chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:num_questions])
     return [asked[number] for number in chosen]
 
 
 def generated(
-    task: int, number: int, each: int, bits: np.random.PCG64, taken: Set[tuple[str, ...]] = frozenset()
+    task: int, number: int, num_questions: int, bits: np.random.PCG64, taken: Set[tuple[str, ...]] = frozenset()
 ) -> list[list[Question]]:
-    """Generated stories of a task, with `each` question or fewer. taken: facts of questions of other splits; a story
-    that asks after the same sentences is drawn again, the others stay as they are.
+    """Generate stories of a task, with `num_questions` questions or fewer each. taken: facts of questions of other
+    splits; a story that asks after the same sentences is drawn again, the others stay as they are.
 
     Raises UserError if hardly any story of the task is left.
     """
-    found = [story(task, each, bits) for _ in range(number)]
+    stories = [story(task, num_questions, bits) for _ in range(number)]
     for place in range(number):
         tries = 0
-        while not taken.isdisjoint(question.facts for question in found[place]):
+        while not taken.isdisjoint(question.facts for question in stories[place]):
             tries += 1
             if tries > TRIES:
                 raise UserError(
                     f"Stories: task {task}: {TRIES} stories in a row were among those that validation and test have "
                     f"({len(taken):,}): set stories, a tenth of which are for validation, or test_stories lower"
                 )
-            found[place] = story(task, each, bits)
-    return found
+            stories[place] = story(task, num_questions, bits)
+    return stories
 
 
-def questions(task: int, number: int, each: int, bits: np.random.PCG64) -> list[Question]:
+def questions(task: int, number: int, num_questions: int, bits: np.random.PCG64) -> list[Question]:
     """The questions of generated stories of a task, story by story."""
-    return [question for one in generated(task, number, each, bits) for question in one]
+    return [question for told in generated(task, number, num_questions, bits) for question in told]

@@ -19,7 +19,7 @@ from vision_attn.system.files import finite, read_json
 from vision_attn.task import Source, Task
 
 KEY = "validated.json"
-"""The file of best/ that says what its metrics depend on."""
+"""The file of best/ with the key of its metrics: a checksum of everything they depend on."""
 ZERO = 1e-3
 """A metric of captions closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing
 matches. Metrics of one's own may be as small as they like."""
@@ -77,8 +77,10 @@ def save_best(
     metrics: dict[str, float],
     key: str | None = None,
 ) -> None:
-    """Write best/ of the run in `folder`: everything needed to use the task with its current weights. key: what the
-    metrics depend on, if it is known; see `validated`."""
+    """Write best/ of the run in `folder`: everything needed to use the task with its current weights.
+
+    key: the output of `known_metrics.validation_key`; None: it is not known.
+    """
     with replacing_folder(folder / "best") as best:
         save_weights(task, best / "model.safetensors")
         data.export(best)
@@ -101,12 +103,14 @@ def without_best(task: Task, folder: Path) -> str:
 
 
 def best_metrics(folder: Path) -> dict[str, float]:
-    """Read the validation metrics of best/ of the run in `folder`; NaN stands for what is no number. Prints why and
-    returns {} where they are lost; and says so if training has improved nothing."""
+    """Read the validation metrics of best/ of the run in `folder`; a metric that is no number is NaN. If they are lost,
+    prints why and returns {}. Prints a line if training has improved nothing."""
     path = folder / "best" / "metrics_val.json"
     try:
         metrics = read_json(path)
-        if not isinstance(metrics, dict) or not all(type(each) in (int, float, NoneType) for each in metrics.values()):
+        if not isinstance(metrics, dict) or not all(
+            type(value) in (int, float, NoneType) for value in metrics.values()
+        ):
             raise UserError(f"{path} is damaged: it must map names to numbers")
     except UserError as error:
         say(f"{error}; the metrics of the best weights are unknown")

@@ -37,17 +37,17 @@ class Position:
     best: float | None = None
     """The metric of the best weights so far; None if there are none, or if it is NaN and their nll is known."""
     best_nll: float | None = None
-    """Their negative log-likelihood, compared while the metric is practically 0; see `best.better`."""
+    """The nll of the best weights so far, which is compared while the metric is practically 0; see `best.better`."""
     since_best: int = 0
     """Validations since the best one."""
     logged: int = 0
-    """Bytes of metrics.jsonl; what a killed run wrote after them is cut off and written again."""
+    """The number of bytes of metrics.jsonl. Lines that a killed run wrote after them are cut off and written again."""
     done: bool = False
     """Whether the final outputs, best/ and the pictures, are written."""
     files: dict[str, list] = field(default_factory=dict)
     """Bytes and SHA-256 of each other file of the checkpoint."""
     chosen: dict[str, Any] = field(default_factory=dict)
-    """The precision, whether steps are compiled and captured, and on a CPU the number of threads once it is chosen; all
+    """The precision, whether steps are compiled and captured, and on a CPU the number of threads once it is chosen. All
     but the precision may change when a run is resumed."""
 
 
@@ -137,7 +137,7 @@ def load_trainer(folder: Path) -> dict[str, Any]:
 
 
 def _checked(folder: Path) -> tuple[Position | None, str]:
-    """Return the position of an intact checkpoint and "", or None and which file is wrong and how."""
+    """Return the position of an intact checkpoint and "", or None and a text that says which file is wrong and how."""
     try:
         if not folder.exists():
             raise UserError(f"{folder} is missing")
@@ -165,8 +165,8 @@ def _read_position(path: Path) -> Position:
         raise UserError(f"{wrong}: it must hold a JSON object")
     if content.pop("sha256", None) != digest(content):
         raise UserError(f"{wrong}: its checksum does not match")
-    unknown = [name for name in content if name not in _KINDS]
-    bad = [name for name, fits in _KINDS.items() if name not in content or not fits(content[name])]
+    unknown = [name for name in content if name not in _CHECKS]
+    bad = [name for name, fits in _CHECKS.items() if name not in content or not fits(content[name])]
     if unknown or bad:
         raise UserError(f"{wrong}: its field {(unknown or bad)[0]} is not valid")
     return Position(**content)
@@ -187,7 +187,7 @@ def _files(value: Any) -> bool:
     return pairs and set(value) == {weights.NAME, TRAINER}
 
 
-_KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
+_CHECKS = dict.fromkeys((position_field.name for position_field in fields(Position)), _count) | {
     "plan": lambda value: isinstance(value, dict),
     "chosen": lambda value: isinstance(value, dict),
     "best": _number,
@@ -195,7 +195,7 @@ _KINDS = dict.fromkeys((one.name for one in fields(Position)), _count) | {
     "done": lambda value: isinstance(value, bool),
     "files": _files,
 }
-"""For each field of `Position`: whether a value is valid."""
+"""For each field of `Position`, a function that returns whether a value is valid."""
 
 
 def _dumped(position: Position) -> str:

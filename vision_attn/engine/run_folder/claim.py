@@ -24,12 +24,12 @@ FREE = (
 """Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
 
 BATCH, EVALUATION = "data.batch_size", "data.evaluation_batch_size"
-"""Keys that may change too: the size of validation batches, and that of training batches if `run.accumulate` changes
-with it, so that a step has as many images as before."""
+"""Further keys that may change: the size of validation batches, and the size of training batches if `run.accumulate`
+changes with it, so that a step has as many images as before."""
 
 
 def keep_batch_size(config: Config) -> None:
-    """Give a run that goes on the size of batches that was found when it began."""
+    """Set the size of batches of a run that goes on to the one that was found when it began."""
     folder = Path(config.run.folder)
     if is_automatic(config.data) and checkpoint.begun(folder) and (size := size_in(folder / "config.yaml")):
         config.data = placed(config.data, size)
@@ -50,7 +50,7 @@ def claim(config: Config) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
     Raises UserError when the folder holds a run that was trained with other settings, is being trained, or holds files
-    of these names that are no run's.
+    of the same names that belong to no run.
     """
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
@@ -73,7 +73,7 @@ def training(config: Config) -> Iterator[Path]:
     if os.environ.get("RANK", "0") != "0":
         yield claim(config)
         return
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         with lock_folder(folder, ".command"):
             there = set(folder.iterdir())
@@ -83,14 +83,14 @@ def training(config: Config) -> Iterator[Path]:
                 _forget_start(folder, there)
                 raise
     except BaseException:
-        for each in missing:
+        for parent in missing:
             with suppress(OSError):  # It may hold more than this run.
-                each.rmdir()
+                parent.rmdir()
         raise
 
 
 def _forget_start(folder: Path, there: Collection[Path]) -> None:
-    """Remove what a start writes before its first step, unless steps were made, or it is among `there`."""
+    """Remove the files that a start writes before its first step, unless steps were made. Files among `there` stay."""
     log = folder / "metrics.jsonl"
     if checkpoint.begun(folder) or (log.exists() and log.stat().st_size > 0):
         return
@@ -100,8 +100,8 @@ def _forget_start(folder: Path, there: Collection[Path]) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Raise UserError if training would replace what is no run's: a config that was not written by training, or a log
-    or start/ without a config."""
+    """Raise UserError if training would replace files that belong to no run: a config that was not written by training,
+    or a log or start/ without a config."""
     written = folder / "config.yaml"
     ours = written.is_file() and contents(written).startswith(HEAD.encode())
     for path in (written, folder / "metrics.jsonl", folder / "start"):
@@ -110,13 +110,13 @@ def _check_free(folder: Path) -> None:
 
 
 def _keep_to(folder: Path, new: dict) -> None:
-    """Refuse a config under which the run in `folder`, if it has begun, would be another."""
+    """Raise UserError for a config that would change the run in `folder`, if it has begun."""
     written = folder / "config.yaml"
     if not written.exists() or not checkpoint.begun(folder):
         return
     # With the defaults of keys that are newer than the run.
     old, free = read(written).content(), {f"run.{key}" for key in FREE} | {EVALUATION}
-    if "auto" in (flat(each).get("run.precision") for each in (old, new)):  # `fit` compares what it stands for.
+    if "auto" in (flat(content).get("run.precision") for content in (old, new)):  # `fit` compares what it stands for.
         free.add("run.precision")
     if images_of_a_step(old) == images_of_a_step(new) is not None:
         free |= {BATCH, "run.accumulate"}
@@ -124,16 +124,16 @@ def _keep_to(folder: Path, new: dict) -> None:
 
 
 def images_of_a_step(content: dict[str, Any]) -> int | None:
-    """The images of an optimiser step; None if the data has batches of one size alone."""
+    """Return the number of images of an optimiser step; None if the size of batches cannot be chosen."""
     values = flat(content)
     size, number = values.get(BATCH), values.get("run.accumulate", 1)
     return size * number if isinstance(size, int) and isinstance(number, int) else None
 
 
 def keep_to(folder: Path, old: dict[str, Any], new: dict[str, Any], *, free: Collection[str] = ()) -> None:
-    """Raise UserError where `new` changes a setting under which the run in `folder` was started.
+    """Raise UserError where `new` changes a setting with which the run in `folder` was started.
 
-    Nested settings are compared by their dotted keys. Those in `free` may change.
+    Nested settings are compared by their dotted keys. Keys in `free` may change.
     """
     before, after = flat(old), flat(new)
     changed = [

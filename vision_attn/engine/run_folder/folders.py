@@ -80,12 +80,12 @@ def settle(path: Path, before: Path | None = None) -> None:
 
 
 def workplace(path: Path) -> Path:
-    """The folder next to `path` that holds all temporary names while `path` is replaced."""
+    """Return the folder next to `path` that holds all temporary names while `path` is replaced."""
     return path.with_name(f".{shortened(path.name, unique=True)}.vision-attn")
 
 
 def unsettled(path: Path) -> bool:
-    """Whether a killed process left a complete folder that `settle` brings back to `path`."""
+    """Return whether a killed process left a complete folder that `settle` brings back to `path`."""
     return any((workplace(path) / name).exists() for name in ("new", "old"))
 
 
@@ -98,7 +98,7 @@ def remove(path: Path) -> None:
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether a folder of temporary names has our mark, or holds nothing."""
+    """Return whether a folder of temporary names has our mark, or is empty."""
     names = os.listdir(place) if place.is_dir() and not place.is_symlink() else [""]
     return not names or MARK in names
 
@@ -131,10 +131,12 @@ def _flush(path: Path) -> None:
 @contextmanager
 def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None) -> Iterator[None]:
     """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
-    if it is killed. packed: a folder below `folder`, for which alone the lock stands.
+    if it is killed.
 
     Raises UserError if another process holds the lock, if the folder or its lock cannot be created, or if the file is
     somebody else's.
+
+    packed: a folder below `folder`, if the lock is for that folder alone.
     """
     path = folder / name
     lock = FileLock(path)

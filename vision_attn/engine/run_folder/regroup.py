@@ -1,4 +1,5 @@
-"""A run that goes on with batches of another size, as after memory was short: a step has as many images as before."""
+"""Resuming a run with batches of another size, for example after memory was short: a step has as many images as
+before."""
 
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from vision_attn.task import Source
 
 
 def as_begun(data: Source, position: Position) -> Source:
-    """Return `data` with the size of batches that was found when the run began, if it is `auto`."""
+    """Return `data` with the size of batches that was found when the run began, if `data.batch_size` is `auto`."""
     before = position.plan.get("batch_size")
     return data.resized(before) if before and data.automatic_batch else data
 
@@ -24,8 +25,8 @@ def same_steps(data: Source, position: Position, run: Run) -> bool:
 
 
 def regroup(folder: Path, data: Source, position: Position, run: Run) -> bool:
-    """Count what the run in `folder` has done in batches of the size that they have now. Returns whether they have
-    another size than before. Raises UserError if the data has changed."""
+    """Convert the position of the run in `folder` to batches of the present size. Returns whether this size differs
+    from before. Raises UserError if the data has changed."""
     plan = position.plan
     other = same_steps(data, position, run)
     now, before = len(data.resized(plan["batch_size"]) if other else data), plan["batches"]

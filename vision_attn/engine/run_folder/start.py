@@ -18,8 +18,8 @@ from vision_attn.task import Source, Task
 
 
 def keep_start(data: Source, run: Run) -> None:
-    """Write what `data` exports, such as a vocabulary, into the folder `start` of a run, which can then be resumed
-    though its data has changed."""
+    """Write the exports of `data`, such as a vocabulary, into the folder `start` of a run, so that it can be resumed
+    when its data has changed."""
     kept = Path(run.folder) / "start"
     with replacing_folder(kept) as folder:
         data.export(folder)
@@ -59,7 +59,7 @@ def started_from(start_from: str, task: Callable[[Source], Task], data: Source) 
 
 
 def _best(start_from: str) -> Path:
-    """The folder of the weights of a run, or of packed weights. Raises UserError if there is no such folder."""
+    """Return the folder of the weights of a run, or of packed weights. Raises UserError if there is no such folder."""
     folder = shipped(start_from)
     if not folder.is_dir():
         raise UserError(f"run.start_from: there is no folder {start_from}: train the run that it names first")

@@ -1,4 +1,4 @@
-"""Where the time of training goes: how long steps wait for data, and a trace of some steps (`run.profile`)."""
+"""`Profile`: how long steps wait for data, and a trace of some steps (`run.profile`)."""
 
 import json
 import os
@@ -16,17 +16,17 @@ from vision_attn.system.files import replacing
 from vision_attn.task import Batch
 
 SKIPPED = 10
-"""Steps before the traced ones: the first of each shape allocate, choose algorithms, and are captured."""
+"""How many steps run before the traced ones: the first of each shape allocate, choose algorithms, and are captured."""
 LISTED = 25
-"""Operations that are listed, those that take most time first."""
+"""How many operations are listed, those that take most time first."""
 EVER = float("inf")
 
 
 class Profile:
-    """Adds up how long steps wait for data and, of `steps` steps, what they are made of.
+    """Adds up how long steps wait for data, and times the parts of `steps` steps.
 
-    The device is synchronised between the parts of these steps, so that each part is what it takes. A captured step is
-    one part. Writes `trace.json.gz` (for Perfetto or chrome://tracing), `operations.txt` and `parts.json` into
+    The device is synchronised between the parts of these steps, so that the time of each part is its own. A captured
+    step is one part. Writes `trace.json.gz` (for Perfetto or chrome://tracing), `operations.txt` and `parts.json` into
     `folder`.
     """
 
@@ -43,18 +43,18 @@ class Profile:
         self._trace: profile | None = None
 
     def lately(self) -> float:
-        """The seconds of waiting since the last call."""
+        """Return the seconds of waiting since the last call."""
         waited, self.waited = self.waited, 0.0
         return waited
 
     def begin(self, step: int) -> None:
-        """From `SKIPPED` steps after this one on, steps are traced, unless they are already."""
+        """Start tracing `SKIPPED` steps after this one, unless that is decided already."""
         if self.steps and self.first == EVER:
             self.first = step + SKIPPED
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """One step. The trace begins and ends here."""
+        """Context manager of one step. The trace begins and ends here."""
         if not self.steps or number < self.first or self.taken == self.steps:
             yield
             return
@@ -69,7 +69,7 @@ class Profile:
             self.end()
 
     def part(self, name: str) -> Any:
-        """A part of a step, as a context. Without a trace it costs nothing."""
+        """Context manager of a part of a step. Without a trace it costs nothing."""
         return self._timed(name) if self._trace is not None and not self.captured else nullcontext()
 
     def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -107,8 +107,8 @@ class Profile:
         say(f"trace of {self.taken} steps in {self.folder}: {self.described()}")
 
     def described(self) -> str:
-        """A step and its parts in milliseconds, and the latest validation in seconds."""
-        shares = ", ".join(f"{name} {ms:.1f} ({ms / self._per_step['step']:.0%})" for name, ms in self._rows)
+        """Describe in words a step and its parts, in milliseconds, and the latest validation, in seconds."""
+        shares = ", ".join(f"{name} {ms:.1f} ({ms / self._per_step['step']:.0%})" for name, ms in self._parts_and_rest)
         validation = "" if self.validation is None else f"; validation {self.validation:.1f} s"
         return f"{self._per_step['step']:.1f} ms a step: {shares}{validation}"
 
@@ -117,18 +117,18 @@ class Profile:
         return {name: seconds / self.taken * 1000 for name, seconds in self.parts.items()}
 
     @property
-    def _rows(self) -> list[tuple[str, float]]:
-        """The parts of a step; the last is what is left."""
-        found = self._per_step
-        whole = found.pop("step")
+    def _parts_and_rest(self) -> list[tuple[str, float]]:
+        """The parts of a step in milliseconds; the last is the rest of the step."""
+        parts = self._per_step
+        whole = parts.pop("step")
         rest = "captured step" if self.captured else "rest"
-        return [*found.items(), (rest, max(0.0, whole - sum(found.values())))]
+        return [*parts.items(), (rest, max(0.0, whole - sum(parts.values())))]
 
     def _write(self) -> None:
-        parts = {"step": self._per_step["step"], **dict(self._rows)}
-        found = {"steps": self.taken, "device": str(self.device), "ms": parts}
+        milliseconds = {"step": self._per_step["step"], **dict(self._parts_and_rest)}
+        table = {"steps": self.taken, "device": str(self.device), "ms": milliseconds}
         with replacing(self.folder / "parts.json") as temporary:
-            temporary.write_text(json.dumps({**found, "validation_s": self.validation}, indent=1) + "\n")
+            temporary.write_text(json.dumps({**table, "validation_s": self.validation}, indent=1) + "\n")
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -1,29 +1,29 @@
-"""How long a run takes to start, by part. It imports no torch, whose import is a part."""
+"""`START`: how long each part of a run's start takes. This module imports no torch, whose import is a part."""
 
 import time
 
 
 class Start:
-    """The seconds of the parts of a start, one after the other: what each `done` names began where the one before
-    ended, the first one with the command."""
+    """The seconds of the parts of a start, one after the other. The part that a `done` names began where the previous
+    part ended; the first part began with the command."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, float]] = []
         self.since: float | None = None
 
     def begin(self) -> None:
-        """A command begins, or a run that no command has begun."""
+        """Note that a command begins, or a run that no command has begun."""
         self.parts, self.since = [], time.monotonic()
 
     def done(self, name: str) -> None:
-        """A part has ended."""
+        """Note that the part `name` has ended."""
         now = time.monotonic()
         if self.since is not None:
             self.parts.append((name, now - self.since))
         self.since = now
 
     def end(self) -> str:
-        """One line on all parts. The next run in this process begins without them."""
+        """Return one line on all parts. The next run in this process begins without them."""
         whole = sum(seconds for _, seconds in self.parts)
         told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts)
         self.parts, self.since = [], None
@@ -31,4 +31,4 @@ class Start:
 
 
 START = Start()
-"""That of the run of this process."""
+"""The start of the run in this process."""

@@ -1,1 +1,1 @@
-"""Captioners of transformers: prompts, generated words, and the map of each word."""
+"""Explain captioners of transformers: prompts, generated words, and a map for each word."""

@@ -1,4 +1,4 @@
-"""The words that a captioner of transformers generates, as what is explained and measured."""
+"""`GeneratedWords`, the subject whose explained answers are the words that a captioner of transformers generates."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.contracts import Fit
-from vision_attn.explain.captioners.generation import Generation, generate
+from vision_attn.explain.captioners.generation import GeneratedCaptions, generate
 from vision_attn.explain.captioners.prompts import Inputs, inputs_of, num_queries
 from vision_attn.explain.captioners.word_maps import relevance_of_steps, teacher_forced
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.explained_models import ExplainedAnswer, Map, Subject
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.record import record_attention
-from vision_attn.explain.subjects import Map, Question, Subject
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.function_words import content_marks, function_words_of
 from vision_attn.system.errors import UserError
@@ -26,23 +26,23 @@ class GeneratedWord(NamedTuple):
     """A word of a generated caption."""
 
     sequence: Int[Tensor, "1 S"]
-    """What `generate` returned."""
+    """The token ids that `generate` returned, the prompt included."""
     steps: int
-    """How many of its tokens, the last ones, were generated."""
+    """The number of generated tokens at the end of `sequence`."""
     group: Sequence[int]
-    """The steps of the word."""
-    generation: Generation
+    """The steps whose tokens make the word."""
+    generation: GeneratedCaptions
 
 
 class GeneratedWords(Subject):
-    """A captioner of transformers whose processor makes one image (3, Y, X) of a picture. "attention" is the mean of
-    heads and layers, in the steps of a word."""
+    """A captioner of transformers whose processor turns a picture into one image (3, Y, X). Its "attention" is the mean
+    over heads, layers and the steps of a word."""
 
     own = ("attention", "relevance")
     fit: Fit = "whole"
-    model: Model
+    model: OpenedModel
 
-    def __init__(self, model: Model, prompt: str = "") -> None:
+    def __init__(self, model: OpenedModel, prompt: str = "") -> None:
         self.model, self.module, self.random = model, model.module, model.random
         self.whole = inputs_of(model, [Image.new("RGB", (256, 256))], prompt)
         self.rest = dict(self.whole)
@@ -53,12 +53,12 @@ class GeneratedWords(Subject):
     def read(self, picture: Image.Image) -> Float[Tensor, "3 Y X"]:
         return inputs_of(self.model, [picture])["pixel_values"][0]
 
-    def questions(self, image: Float[Tensor, "3 Y X"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "3 Y X"]) -> list[ExplainedAnswer]:
         generation = generate(self.model, self._inputs(image[None]), mean=True, num_beams=1, do_sample=False)
         (caption,) = generation.captions
         marks = content_marks(caption.words, None, function_words_of(caption.text))
         return [
-            Question(word, GeneratedWord(generation.sequences, generation.steps, group, generation), content)
+            ExplainedAnswer(word, GeneratedWord(generation.sequences, generation.steps, group, generation), content)
             for word, group, content in zip(caption.words, caption.groups, marks, strict=True)
         ]
 
@@ -90,9 +90,9 @@ class GeneratedWords(Subject):
             return Map(maps.mean(dim=0), self._placed)
         with torch.no_grad(), record_attention(self.module, queries="all") as record:
             teacher_forced(self.model, inputs, target.sequence, target.steps)
-        layers = [one for one in record if one.name in tokens.layers]
-        rows = [step - target.steps for step in target.group]
-        pictures = [tokens.picture(one.maps[0][:, rows]).mean(dim=(0, 1)) for one in layers]
+        layers = [attention for attention in record if attention.name in tokens.layers]
+        steps = [step - target.steps for step in target.group]
+        pictures = [tokens.picture(layer.maps[0][:, steps]).mean(dim=(0, 1)) for layer in layers]
         return Map(torch.stack(pictures).mean(dim=0), self._placed)
 
     def _inputs(self, images: Float[Tensor, "N 3 Y X"]) -> Inputs:

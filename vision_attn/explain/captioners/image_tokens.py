@@ -1,4 +1,4 @@
-"""Which keys of a captioner's attention are the tokens of its image, and the map of their weights."""
+"""`ImageTokens`: the keys of a captioner's attention that are the tokens of its image, and the map of their weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,40 +7,40 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.explain.attention_mode import Attention, Record
-from vision_attn.explain.tokens import Grid, Tiles, grid_of, known_grid
+from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
+from vision_attn.explain.tokens import PatchGrid, PatchTiles, grid_of, known_grid
 from vision_attn.system.errors import UserError
 
 Shapes = Sequence[tuple[int, int]]
-Calls = Mapping[str, Sequence[Attention]]
-"""The attention of each layer in each step of a generation, of one query in all steps but the first."""
+Calls = Mapping[str, Sequence[RecordedAttention]]
+"""The attention of each layer in each step of a generation. All steps but the first have one query."""
 
 
 class ImageTokens(NamedTuple):
-    """Layers that attend to an image in each step of a generation, and its tokens among their keys."""
+    """The layers that attend to an image in each step of a generation, and the tokens of the image among their keys."""
 
     layers: list[str]
-    grid: Grid | Tiles
+    grid: PatchGrid | PatchTiles
     positions: Int[Tensor, "L"] | None = None
-    """The keys that are tokens of the image; None: all are."""
+    """The keys that are tokens of the image; None if all are."""
     mixing: Float[Tensor, "L N"] | None = None
-    """Of learned queries that stand for the image: how much each took from each of its N tokens."""
+    """How much each of the learned queries that stand for the image took from each of its N tokens."""
 
     def picture(self, weights: Float[Tensor, "*rest keys"]) -> Float[Tensor, "*rest Y X"]:
-        """The weights of the keys, as a map of the image."""
+        """Arrange the weights of the keys as a map of the image."""
         weights = weights if self.positions is None else weights[..., self.positions]
         weights = weights if self.mixing is None else weights @ self.mixing
         return self.grid.picture(weights)
 
 
 def find_tokens(
-    record: Record,
+    record: AttentionRecord,
     shapes: Shapes,
     steps: int,
     *,
     given: int = 0,
     positions: Int[Tensor, "L"] | None = None,
-    grid: Grid | Tiles | None = None,
+    grid: PatchGrid | PatchTiles | None = None,
     mixing: Float[Tensor, "L N"] | None = None,
 ) -> ImageTokens:
     """Find the layers that attend to the image once per generated token, of two or more.
@@ -55,31 +55,31 @@ def find_tokens(
     Raises UserError if there are no such layers, or the tokens form no grid.
     """
     calls = {name: record[name][:steps] for name in record.names}
-    each = {
+    maps = {
         name: some
         for name, some in calls.items()
-        if len(some) == steps and all(one.num_queries == 1 for one in some[1:])
+        if len(some) == steps and all(attention.num_queries == 1 for attention in some[1:])
     }
     if positions is None:
-        found = _crossed(each, shapes, given) or _leading(each, shapes, given)
+        tokens = _crossed(maps, shapes, given) or _leading(maps, shapes, given)
     else:
         last = int(positions.max())
-        layers = [name for name, some in each.items() if some[0].maps.shape[-1] > last]
-        found = ImageTokens(layers, grid or _whole_grid(len(positions), shapes), positions, mixing)
-    if found is None or not found.layers:
+        layers = [name for name, some in maps.items() if some[0].maps.shape[-1] > last]
+        tokens = ImageTokens(layers, grid or _whole_grid(len(positions), shapes), positions, mixing)
+    if tokens is None or not tokens.layers:
         raise UserError(
             "no layer of this model attends to the image in each step of its generation. Captioners of these kinds "
             "have maps: with cross-attention to the image (BLIP), with its tokens between the words (LLaVA) or before "
             "them (GIT), or with queries (BLIP-2)"
         )
-    return found
+    return tokens
 
 
 def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
-    """Layers whose keys are the tokens of the image alone."""
+    """Find the layers whose keys are the tokens of the image alone."""
     number: dict[str, int] = {}
     for name, some in calls.items():
-        keys = {one.maps.shape[-1] for one in some}
+        keys = {attention.maps.shape[-1] for attention in some}
         if len(keys) == 1 and keys != {given}:  # a decoder may attend to a question instead
             number[name] = keys.pop()
     for find in (known_grid, grid_of):  # a square that no convolution returned is a guess
@@ -93,22 +93,22 @@ def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
 
 
 def _leading(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
-    """Layers of self-attention over the tokens of the image, then those of the text: at least the one that begins a
-    generation without text."""
+    """Find the layers of self-attention over the tokens of the image followed by those of the text. A generation
+    without text begins with at least one token."""
     layers: list[str] = []
     tokens = None
     for name, some in calls.items():
-        keys = [one.maps.shape[-1] for one in some]
+        keys = [attention.maps.shape[-1] for attention in some]
         number = keys[0] - max(given, 1)
         grid = grid_of(number, shapes) if number > 1 else None
         grows = keys == list(range(keys[0], keys[0] + len(keys))) and some[0].num_queries == keys[0]
-        # A square that no convolution returned may be a guess of words.
+        # A square that no convolution returned may be a guess made from words.
         if grows and grid is not None and (grid.rows, grid.columns) in shapes and tokens in (None, grid):
             layers, tokens = [*layers, name], grid
     return None if tokens is None else ImageTokens(layers, tokens, torch.arange(tokens.tokens))
 
 
-def _whole_grid(number: int, shapes: Shapes) -> Grid:
+def _whole_grid(number: int, shapes: Shapes) -> PatchGrid:
     grid = grid_of(number, shapes)
     known = grid is not None and (grid.rows, grid.columns) in shapes  # or a square is a guess
     if grid is None or grid.prefix > known:

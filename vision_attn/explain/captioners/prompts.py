@@ -1,4 +1,4 @@
-"""Pictures and prompts as inputs of a captioner of transformers."""
+"""Turn pictures and prompts into the inputs of a captioner of transformers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,27 +9,28 @@ from torch import Tensor
 
 from vision_attn.explain.libraries.from_transformers import pixels_of
 from vision_attn.explain.libraries.opened_model import one_line
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.system.errors import UserError
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
-"""Of models that were trained to answer certain ones, by `model_type`."""
+"""The prompts of models that were trained to answer certain ones, by `model_type`."""
 INSTRUCTION = "Describe this photograph in one sentence."
-"""For models that answer instructions: those with a chat template."""
+"""The prompt of models that follow instructions: those with a chat template."""
 PREPENDED = ("florence2",)
-"""Models whose processor puts the tokens of the image before a text by itself, by `model_type`."""
+"""The `model_type` of models whose processor puts the tokens of the image before a text by itself."""
 
 
-def default_prompt(model: Model) -> str:
-    """What asks a model for a caption; empty where none is needed."""
+def default_prompt(model: OpenedModel) -> str:
+    """Return the prompt that asks a model for a caption; empty where none is needed."""
     chats = getattr(model.processor, "chat_template", None) and image_token(model) is not None
     return PROMPTS.get(model.module.config.model_type, INSTRUCTION if chats else "")
 
 
 class Inputs(dict[str, Tensor]):
-    """The arguments of `generate` for pictures, which know how those of another picture are made.
+    """The arguments of `generate` for pictures, and a function that makes them for another picture.
 
-    of: from a picture to its arguments, with the same prompt. size: width and height of the first picture.
+    of: a function from a picture to its arguments, with the same prompt. size: the width and height of the first
+    picture.
     """
 
     def __init__(
@@ -39,9 +40,9 @@ class Inputs(dict[str, Tensor]):
         self.of, self.size = of, size
 
 
-def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
-    """The arguments of `generate` for pictures, and the text that begins their captions, or asks for them: on the
-    device of the model, and in its precision."""
+def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
+    """Return the arguments of `generate` for pictures and a prompt, on the device of the model and in its precision.
+    prompt: the text that begins the captions or asks for them."""
     inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
     arguments = {
@@ -51,7 +52,7 @@ def inputs_of(model: Model, pictures: Sequence[Image.Image], prompt: str = "") -
     return Inputs(arguments, lambda picture: inputs_of(model, [picture], prompt), pictures[0].size)
 
 
-def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
+def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
     processor, texts = model.processor, [prompt] * len(pictures)
     if number := num_queries(model):
         # The processor puts the tokens of the queries before a text; without one, `generate` does.
@@ -75,16 +76,16 @@ def _processed(model: Model, pictures: list[Image.Image], prompt: str) -> dict[s
     return inputs
 
 
-def _made(model: Model, **given: Any) -> dict[str, Tensor]:
-    """What the processor makes of pictures and texts."""
+def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
+    """Call the processor on pictures and texts."""
     with one_line("the model's processor fails"):
         made = dict(model.processor(return_tensors="pt", **given))
     pixels_of(made, model.module.config, "this model")
     return made
 
 
-def _asked(model: Model, prompt: str) -> tuple[str, dict[str, Any]]:
-    """The text that asks a model which reads the image between words, and options of its processor."""
+def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
+    """Return the text that prompts a model which reads the image between words, and options of its processor."""
     processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken
     if token in prompt or model.module.config.model_type in PREPENDED:
         return prompt, {}
@@ -96,34 +97,36 @@ def _asked(model: Model, prompt: str) -> tuple[str, dict[str, Any]]:
     return text, {"add_special_tokens": False} if first and text.startswith(first) else {}
 
 
-def _begun(model: Model, prompt: str) -> Tensor:
-    """The tokens that begin a caption, (1, T). BLIP leaves out the last one, which is the end of a text; others would
-    go on after it."""
+def _begun(model: OpenedModel, prompt: str) -> Tensor:
+    """Return the tokens that begin a caption, (1, T). The end token that a tokenizer adds is removed; BLIP's `generate`
+    removes it itself."""
     tokenizer = model.processor.tokenizer
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     ends = int(ids[0, -1]) in (tokenizer.sep_token_id, tokenizer.eos_token_id)
     return ids[:, :-1] if ends and model.module.config.model_type != "blip" else ids
 
 
-def image_token(model: Model) -> int | None:
-    """The word that stands for a token of the image in a text."""
+def image_token(model: OpenedModel) -> int | None:
+    """Return the id of the word that stands for a token of the image in a text; None if there is none."""
     config = model.module.config
     return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
 
 
-def num_queries(model: Model) -> int:
-    """How many learned queries stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0: there are none."""
+def num_queries(model: OpenedModel) -> int:
+    """Return the number of learned queries that stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0 for
+    models without."""
     return getattr(model.module.config, "num_query_tokens", None) or 0
 
 
-def generated(model: Model, inputs: Mapping[str, Tensor], **options: Any) -> Any:
-    """What `generate` of transformers returns. Raises UserError if the model, or its settings, make it fail."""
+def generated(model: OpenedModel, inputs: Mapping[str, Tensor], **options: Any) -> Any:
+    """Call `generate` of transformers. Raises UserError if the model or its settings make it fail."""
     with one_line("the model fails to generate a caption"):
         return model.module.generate(**inputs, **options)
 
 
 def generation_config(module: Any) -> Any:
-    """The settings with which a model of transformers generates: of the part that does, if it is not the model."""
+    """Return the settings with which a model of transformers generates: its own, or those of the submodule that
+    generates."""
     from transformers import GenerationMixin
 
     if type(module).generate is not GenerationMixin.generate:

@@ -1,4 +1,4 @@
-"""How likely a captioner of transformers finds captions that are given: references, or those of other models."""
+"""The probability that a captioner of transformers gives to captions: references, or those of other models."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from vision_attn.explain.captioners.generation import num_pictures
 from vision_attn.explain.captioners.prompts import generated, generation_config
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.system.errors import UserError
 
 
 class _Given:
-    """A processor of logits that lets each row of `generate` write its given tokens, whatever the model would."""
+    """A processor of logits that makes each row of `generate` write given tokens, whatever the model prefers."""
 
     def __init__(self, tokens: Int[Tensor, "rows T"]) -> None:
         self.tokens, self.step = tokens, 0
@@ -24,8 +24,8 @@ class _Given:
         return torch.full_like(scores, -torch.inf).scatter(1, given, 0.0)
 
 
-def ends_of(model: Model) -> list[int]:
-    """The tokens that end a caption; none if the model has no such token."""
+def ends_of(model: OpenedModel) -> list[int]:
+    """Return the tokens that end a caption; empty if the model has none."""
     if hasattr(model.module, "text_decoder"):  # BLIP, which does not generate to the end that its settings name
         ends = model.module.config.text_config.sep_token_id
     else:
@@ -35,21 +35,21 @@ def ends_of(model: Model) -> list[int]:
 
 @torch.no_grad()
 def log_prob_of_captions(
-    model: Model, inputs: dict[str, Tensor], captions: Sequence[Sequence[str]]
+    model: OpenedModel, inputs: dict[str, Tensor], captions: Sequence[Sequence[str]]
 ) -> Float[Tensor, "B R T"]:
-    """log p of each token of R captions of each picture, given those before it, in nats; the last one is that of the
-    end, and zeros follow it.
+    """Return log p, in nats, of each token of R captions of each picture, given the tokens before it. The last value is
+    that of the end token; zeros follow it.
 
-    `generate` is made to write the captions, so that prompts, images and positions are those of its own captions, in
-    any architecture; log p is that before any rule of decoding. Tokens are those of the tokenizer for the caption by
-    itself, without special ones.
+    The captions are forced on `generate`, so that prompts, images and positions are those of the model's own captions
+    in any architecture. log p is taken before any rule of decoding. The tokenizer splits each caption by itself,
+    without special tokens.
 
     inputs: as `prompts.inputs_of` makes them. Raises UserError for a model without a token that ends a caption.
     """
     tokenizer, ends = model.processor.tokenizer, ends_of(model)
     if not ends:
         raise UserError("this model has no token that ends a caption, so captions have no probability")
-    # What the model's own settings put before any caption has no choice, and counts as nothing.
+    # Tokens that the model's own settings put before any caption are certain: their log p is 0.
     first = getattr(generation_config(model.module), "forced_bos_token_id", None)
     before = [] if first is None else [first]
     rows = [
@@ -61,10 +61,10 @@ def log_prob_of_captions(
         model, inputs, num_beams=1, do_sample=True, num_return_sequences=len(rows) // num_pictures(inputs),
         max_new_tokens=longest, logits_processor=[_Given(tokens)], return_dict_in_generate=True, output_logits=True,
     ).logits  # fmt: skip
-    found, lengths = torch.zeros(len(rows), longest), torch.tensor([*map(len, rows)])
+    log_probs, lengths = torch.zeros(len(rows), longest), torch.tensor([*map(len, rows)])
     for step in range(len(before), longest):
         log_prob = logits[step].float().log_softmax(dim=-1).cpu()
         token = log_prob.gather(1, tokens[:, step, None])[:, 0]
         end = log_prob[:, ends].logsumexp(dim=1)
-        found[:, step] = torch.where(lengths > step + 1, token, torch.where(lengths == step + 1, end, 0.0))
-    return found.unflatten(0, (len(captions), -1))
+        log_probs[:, step] = torch.where(lengths > step + 1, token, torch.where(lengths == step + 1, end, 0.0))
+    return log_probs.unflatten(0, (len(captions), -1))

@@ -1,4 +1,4 @@
-"""Where a captioner of transformers looked for each word that it generated: its attention, or its relevance."""
+"""Compute the map of each word that a captioner of transformers generated: its attention, or its relevance."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,27 +9,33 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.explain.attention_mode import Attention, Record
+from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
 from vision_attn.explain.captioners.generation import generate
 from vision_attn.explain.captioners.image_tokens import ImageTokens
 from vision_attn.explain.captioners.prompts import inputs_of, num_queries
 from vision_attn.explain.explanation import Explanation, chosen
 from vision_attn.explain.libraries.opened_model import one_line
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import extent_of_tokens
 from vision_attn.explain.record import record_attention
 from vision_attn.explain.relevance import cross_relevance, relevance
-from vision_attn.explain.tokens import Grid
+from vision_attn.explain.tokens import PatchGrid
 from vision_attn.system.errors import UserError
 
 MOST_WORDS = 40  # of a generated caption
 
 
-def look_of_words(
-    model: Model, picture: Image.Image, texts: Sequence[str], layer: int | None, head: int | None, *, related: bool
+def explain_words(
+    model: OpenedModel,
+    picture: Image.Image,
+    texts: Sequence[str],
+    layer: int | None,
+    head: int | None,
+    *,
+    related: bool,
 ) -> Explanation:
-    """A map of each generated word: the attention to the tokens of the image in the step that generated it, or, if
-    `related`, their gradient-weighted relevance for it (Chefer et al. 2021).
+    """Return a map for each generated word: the attention to the tokens of the image in the step that generated it or,
+    with `related`, their gradient-weighted relevance for it (Chefer et al. 2021).
 
     texts: the beginning of the caption. layer, head: for attention; None: the mean of all.
     """
@@ -51,9 +57,9 @@ def look_of_words(
 
 
 def teacher_forced(
-    model: Model, inputs: dict[str, Any], sequence: Int[Tensor, "1 S"], steps: int
+    model: OpenedModel, inputs: dict[str, Any], sequence: Int[Tensor, "1 S"], steps: int
 ) -> Float[Tensor, "N T V"]:
-    """The logits of the last `steps` tokens of a sequence for N images, all of which are read at once."""
+    """Return the logits of the last `steps` tokens of a sequence for N images, computed in one pass."""
     given = {key: value for key, value in inputs.items() if key not in ("input_ids", "attention_mask")}
     if (kinds := given.get("mm_token_type_ids")) is not None:  # 0 for text, of which there is more now
         given["mm_token_type_ids"] = F.pad(kinds, (0, sequence.shape[1] - 1 - kinds.shape[1]))
@@ -64,14 +70,14 @@ def teacher_forced(
 
 
 def relevance_of_steps(
-    model: Model,
+    model: OpenedModel,
     inputs: dict[str, Any],
     sequence: Int[Tensor, "1 S"],
     steps: int,
     tokens: ImageTokens,
     chosen: Sequence[int] | None = None,
 ) -> Float[Tensor, "T Y X"]:
-    """The relevance of the image for each of the last `steps` tokens of a sequence, or for the `chosen` ones."""
+    """Return the relevance of the image for each of the last `steps` tokens of a sequence, or for the `chosen` ones."""
     with torch.enable_grad(), record_attention(model.module, queries="all", gradients=True) as record:
         logits = teacher_forced(model, inputs, sequence, steps)[0]
     pictures = []
@@ -79,31 +85,35 @@ def relevance_of_steps(
         logits[number, sequence[0, number - steps]].backward(retain_graph=True)
         pictures.append(tokens.picture(_related(record, tokens)[number - steps]))
         model.module.zero_grad(set_to_none=True)
-        for one in record:
-            one.gradient = None
+        for attention in record:
+            attention.gradient = None
     return torch.stack(pictures)
 
 
-def _related(record: Record, tokens: ImageTokens) -> Float[Tensor, "S N"]:
-    """The relevance of the layers' keys for each token of the text, after `backward`."""
-    to_image = [one for one in record if one.name in tokens.layers]
+def _related(record: AttentionRecord, tokens: ImageTokens) -> Float[Tensor, "S N"]:
+    """Return the relevance of the layers' keys for each token of the text, after `backward`."""
+    to_image = [attention for attention in record if attention.name in tokens.layers]
     if tokens.positions is not None:
         return relevance(to_image)[0]
-    assert isinstance(tokens.grid, Grid)  # an encoder sees no tiles
+    assert isinstance(tokens.grid, PatchGrid)  # an encoder sees no tiles
     decoder = record.index(to_image[0]) - 1  # it begins with a self-attention
     before = record[:decoder]
-    windowed = any(len(one.maps) > 1 for one in before)  # then no relevance of the whole encoder is defined
-    encoder = [one for one in before if one.gradient is not None and not windowed and _over(one, tokens.grid.tokens)]
-    pairs: list[tuple[Attention | None, Attention | None]] = []
-    for one in record[decoder:]:
-        if one.name in tokens.layers:
-            pairs.append((None, one))
-        elif _over(one, to_image[0].num_queries):
-            pairs.append((one, None))
+    windowed = any(len(attention.maps) > 1 for attention in before)  # then no relevance of the whole encoder is defined
+    encoder = [
+        attention
+        for attention in before
+        if attention.gradient is not None and not windowed and _over(attention, tokens.grid.tokens)
+    ]
+    pairs: list[tuple[RecordedAttention | None, RecordedAttention | None]] = []
+    for attention in record[decoder:]:
+        if attention.name in tokens.layers:
+            pairs.append((None, attention))
+        elif _over(attention, to_image[0].num_queries):
+            pairs.append((attention, None))
     identity = torch.eye(tokens.grid.tokens, device=to_image[0].maps.device)[None]
     return cross_relevance(pairs, relevance(encoder) if encoder else identity)[0]
 
 
-def _over(one: Attention, tokens: int) -> bool:
-    """Whether this is self-attention over `tokens` tokens."""
-    return one.num_queries == one.maps.shape[-1] == tokens
+def _over(attention: RecordedAttention, tokens: int) -> bool:
+    """Return whether this is self-attention over `tokens` tokens."""
+    return attention.num_queries == attention.maps.shape[-1] == tokens

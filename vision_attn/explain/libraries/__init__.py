@@ -1,1 +1,1 @@
-"""Models of other libraries, opened: torchvision, timm, transformers, and functions that make one."""
+"""Open models of other libraries: torchvision, timm, transformers, and functions that make one."""

@@ -1,4 +1,4 @@
-"""Models of transformers, from a folder or by the name of a repository of the Hugging Face Hub."""
+"""Open models of transformers, from a folder or a repository of the Hugging Face Hub."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,17 +8,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vision_attn.explain.libraries.opened_model import Model, one_line, reached
+from vision_attn.explain.libraries.opened_model import OpenedModel, one_line, reached
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
 
 FILES = "config.json, model.safetensors, preprocessor_config.json and, for texts, tokenizer.json"
-"""What a folder with a model holds."""
+"""The files in a folder with a model."""
 CODE = 'it has code of its own, which is run only with --trust transformers (in Python: trust="transformers")'
 
 
 class Processors(NamedTuple):
-    """A tokenizer and the processor of images, of a model that has no processor of both."""
+    """The tokenizer and the image processor of a model that has no processor for both."""
 
     image_processor: Any
     tokenizer: Any
@@ -26,7 +26,7 @@ class Processors(NamedTuple):
 
 def open_transformers(
     name: str, *, random: bool = False, trust: bool = False, dtype: str = "auto", device_map: str | None = None
-) -> Model:
+) -> OpenedModel:
     """Open the model in a folder, or of a repository, with the class that its config.json names.
 
     trust: run the code of the repository if it has some. Raises UserError saying which files are missing, or what to
@@ -87,11 +87,11 @@ def open_transformers(
         return {"pixel_values": pixels_of(made, config, title)} | rest
 
     classes = _classes(config, title) if kind == "classifier" else []
-    return Model(model.eval(), kind, inputs, classes, processor)
+    return OpenedModel(model.eval(), kind, inputs, classes, processor)
 
 
 def pixels_of(made: Mapping[str, Tensor], config: Any, title: str) -> Tensor:
-    """The image among what a processor made of a picture. Raises UserError if there is none, as of pix2struct."""
+    """Return the image among the outputs of a processor. Raises UserError if there is none, as for pix2struct."""
     if "pixel_values" not in made:
         raise UserError(
             f"{title} reads {', '.join(made) or 'nothing'} in the place of images (pixel_values): models of this kind "
@@ -101,8 +101,8 @@ def pixels_of(made: Mapping[str, Tensor], config: Any, title: str) -> Tensor:
 
 
 def _masked_autoencoder(model: Any) -> tuple[Any, dict[str, Tensor]]:
-    """The encoder of a masked autoencoder (ViTMAE), and inputs with which it sees all patches in their order: by itself
-    it hides most of them at random, and shuffles the rest, in evaluation too."""
+    """Return the encoder of a masked autoencoder (ViTMAE), and inputs with which it sees all patches in their order: by
+    default it hides most patches at random and shuffles the rest, in evaluation too."""
     encoder = model.base_model
     encoder.config.mask_ratio = 0.0
     num_patches = encoder.embeddings.position_embeddings.shape[1] - 1
@@ -110,7 +110,7 @@ def _masked_autoencoder(model: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def _architecture(config: Any, title: str) -> str:
-    """The class of the model that a config names first. Raises UserError if it names none."""
+    """Return the name of the model class that a config names first. Raises UserError if it names none."""
     names = getattr(config, "architectures", None) or ["none"]
     if not isinstance(names, list) or not isinstance(names[0], str):
         raise UserError(f"{title}: architectures in its config.json must be a list of names, not {names!r:.80}")
@@ -118,7 +118,7 @@ def _architecture(config: Any, title: str) -> str:
 
 
 def _classes(config: Any, title: str) -> list[str]:
-    """The names of the classes, by number. Raises UserError for names that are none."""
+    """Return the names of the classes, by number. Raises UserError for invalid names."""
     labels = getattr(config, "id2label", None) or {}
     for label in labels.values():
         if not isinstance(label, str | int | float):
@@ -127,7 +127,7 @@ def _classes(config: Any, title: str) -> list[str]:
 
 
 def _config(transformers: Any, name: str, **options: Any) -> Any:
-    """The config. Raises UserError if a repository has code of its own that may not be run."""
+    """Read the config. Raises UserError if a repository has code of its own that may not be run."""
     try:
         return transformers.AutoConfig.from_pretrained(name, **options)
     except ValueError as error:
@@ -135,7 +135,7 @@ def _config(transformers: Any, name: str, **options: Any) -> Any:
 
 
 def _constructor(transformers: Any, config: Any, made: str, name: str, trust: bool) -> Any:
-    """The class of a model: of transformers, or of a trusted repository. Raises UserError for any other."""
+    """Return the class of a model, from transformers or a trusted repository. Raises UserError for any other."""
     constructor = getattr(transformers, made, None)
     if isinstance(constructor, type) and issubclass(constructor, transformers.PreTrainedModel):
         return constructor

@@ -1,4 +1,4 @@
-"""The size of the images that a model of another library takes, as the model itself says it."""
+"""Find the size of the images that a model of another library takes, from the model's own settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
@@ -9,11 +9,11 @@ from torch import nn
 from vision_attn.system.errors import UserError
 
 SIDE = 224
-"""Pixels on a side, of models that do not say it."""
+"""The side of images in pixels, for models that do not say it."""
 
 
 def image_size(model: nn.Module) -> tuple[int, int]:
-    """Rows and columns of the images that `model` takes.
+    """Return the rows and columns of the images that `model` takes.
 
     The first of: its attribute `resolution`, a number of pixels or (rows, columns); what one of its modules or their
     configs call `img_size` or `image_size` (timm, torchvision, transformers); the `input_size` of timm's settings;
@@ -31,15 +31,16 @@ def image_size(model: nn.Module) -> tuple[int, int]:
 
 
 def timm_settings(model: nn.Module) -> Mapping[str, Any]:
-    """What timm keeps of the images that a model was trained on: `input_size`, `mean`, `std`; empty for others."""
+    """Return timm's settings for the images that a model was trained on: `input_size`, `mean`, `std`; empty for other
+    models."""
     for name in ("pretrained_cfg", "default_cfg"):
-        if isinstance(found := getattr(model, name, None), Mapping):
-            return found
+        if isinstance(settings := getattr(model, name, None), Mapping):
+            return settings
     return {}
 
 
 def _said(model: nn.Module) -> Iterator[Any]:
-    """What a model and its modules say of their images, the most reliable first."""
+    """Yield the image sizes that a model and its modules name, the most reliable first."""
     for module in model.modules():
         for place in (module, getattr(module, "config", None)):
             yield from (getattr(place, name, None) for name in ("img_size", "image_size"))
@@ -48,7 +49,7 @@ def _said(model: nn.Module) -> Iterator[Any]:
 
 
 def _as_size(value: Any) -> tuple[int, int] | None:
-    """(rows, columns) of a number, or of a sequence that ends with both; None for anything else."""
+    """Read (rows, columns) from a number, or from a sequence that ends with both; None for anything else."""
     sides: Any = [value, value] if isinstance(value, Integral) else value
     if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) not in (2, 3):
         return None

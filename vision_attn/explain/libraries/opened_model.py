@@ -1,4 +1,4 @@
-"""A model of another library, opened: what it is, and how to call it."""
+"""`OpenedModel`: a model of another library, with its kind and the way to call it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,30 +13,32 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.hub import is_missing
 
 
-class Model(NamedTuple):
-    """A model in evaluation mode, and how to call it."""
+class OpenedModel(NamedTuple):
+    """A model in evaluation mode, and how to make its inputs."""
 
     module: Any
     kind: str
     """"classifier": images -> scores of classes. "encoder": no answer. "matcher": images and texts -> similarities.
     "captioner": images -> words."""
     inputs: Callable[[Image.Image], dict[str, Tensor]]
-    """A square picture -> the keyword arguments of `module`, for a batch of one."""
+    """A function from a square picture to the keyword arguments of `module`, for a batch of one."""
     classes: Sequence[str] = ()
     processor: Any = None
-    """Of transformers: for texts."""
+    """The processor of a model of transformers, for texts; None for others."""
     own: bool = False
-    """Whether it is made by a function of the user's, who can tell it the size of its images."""
+    """Whether a function of the user's made the model, which can set the size of its images."""
     random: bool = False
-    """Whether its weights are random: its answers mean nothing."""
+    """Whether the weights are random, so that answers mean nothing."""
 
-    def on(self, device: torch.device) -> "Model":
-        """The model, with its inputs: on a device, unless several hold its layers, and in the precision of its weights.
-        Moves the module."""
+    def on(self, device: torch.device) -> "OpenedModel":
+        """Move the model to a device, unless several devices hold its layers, and return it with inputs on that device
+        and in the precision of its weights."""
         module, prepare = self.module, self.inputs
         if not getattr(module, "hf_device_map", None):
             module.to(device)
-        weight = next((one for one in module.parameters() if not one.is_meta), torch.empty(0, device=device))
+        weight = next(
+            (parameter for parameter in module.parameters() if not parameter.is_meta), torch.empty(0, device=device)
+        )
 
         def inputs(picture: Image.Image) -> dict[str, Tensor]:
             return {name: value.to(weight.device, weight.dtype) for name, value in prepare(picture).items()}
@@ -46,8 +48,8 @@ class Model(NamedTuple):
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn whatever another library raises within this context into a UserError of one line, which says `what` failed.
-    Memory that runs out stays what it is."""
+    """Turn every error of another library within this context into a UserError of one line, which says `what` failed.
+    Errors for lack of memory pass through."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
@@ -57,7 +59,8 @@ def one_line(what: str) -> Iterator[None]:
 
 
 def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
-    """What `get` returns; whatever another library raises is a UserError of one line, which ends with `hint`."""
+    """Return the result of `get`, and turn every error of another library into a UserError of one line, which ends with
+    `hint`."""
     try:
         return get()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Models of other libraries, opened to be looked into: torchvision, timm, transformers, and functions of one's own."""
+"""`open_model`: open a model of torchvision, timm or transformers, or of a function of one's own, to explain it."""
 
 import logging
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from vision_attn.explain.libraries.from_transformers import open_transformers
 from vision_attn.explain.libraries.image_sizes import image_size, timm_settings
-from vision_attn.explain.libraries.opened_model import Model, reached
+from vision_attn.explain.libraries.opened_model import OpenedModel, reached
 from vision_attn.system.console import reason_of, suggest, with_article
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
 from vision_attn.system.hub import hub_or_cache
 from vision_attn.system.inputs import reads_all
+from vision_attn.system.locks import forked
 from vision_attn.system.own_code import own_function
-from vision_attn.system.turns import forked
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ NONE = "none"
 
 def open_model(
     name: str, *, weights: str | None = None, trust: bool = False, dtype: str = "auto", device_map: str | None = None
-) -> Model:
+) -> OpenedModel:
     """Open `timm:NAME`, `transformers:NAME-or-folder`, `module:function`, or the name of a torchvision model.
 
     weights: a file of weights (safetensors, or a torch file of tensors alone), a name of torchvision's, or "none" for
@@ -61,9 +61,9 @@ def open_model(
     return model._replace(random=True)
 
 
-def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]) -> Model:
-    library, found, rest = name.partition(":")
-    if not found:
+def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]) -> OpenedModel:
+    library, colon, rest = name.partition(":")
+    if not colon:
         return _torchvision(name, weights)
     if library == "timm":
         with hub_or_cache(weights is None):
@@ -81,8 +81,8 @@ def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]
     return _function(library, rest, weights)
 
 
-class Reader:
-    """A square picture -> a normalised image of the right size, in a batch of one."""
+class ImageReader:
+    """Turn a square picture into a normalised image of the model's size, in a batch of one."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Reader:
         key: str = "x",
     ) -> None:
         self.size, self.key = size, key
-        self.mean, self.std = (torch.tensor(part).view(3, 1, 1) for part in (mean, std))
+        self.mean, self.std = (torch.tensor(values).view(3, 1, 1) for values in (mean, std))
 
     def __call__(self, picture: Image.Image) -> dict[str, Float[Tensor, "1 3 Y X"]]:
         resized = picture.convert("RGB").resize(self.size[::-1], Image.Resampling.BICUBIC)
@@ -100,7 +100,7 @@ class Reader:
         return {self.key: ((pixels - self.mean) / self.std)[None]}
 
 
-def _torchvision(name: str, weights: str | None) -> Model:
+def _torchvision(name: str, weights: str | None) -> OpenedModel:
     import torchvision
     from torchvision.models import get_model, get_model_builder, get_model_weights, list_models
 
@@ -122,10 +122,12 @@ def _torchvision(name: str, weights: str | None) -> Model:
         model.load_state_dict(reached(lambda: chosen.get_state_dict(progress=True, check_hash=True), name, hint))
     elif weights != NONE:
         _load(model, weights, name)
-    return Model(model.eval(), "classifier", Reader((size, size), preset.mean, preset.std, _argument(model)), classes)
+    return OpenedModel(
+        model.eval(), "classifier", ImageReader((size, size), preset.mean, preset.std, _argument(model)), classes
+    )
 
 
-def _timm(name: str, weights: str | None) -> Model:
+def _timm(name: str, weights: str | None) -> OpenedModel:
     try:
         import timm
     except ImportError as error:
@@ -143,11 +145,11 @@ def _timm(name: str, weights: str | None) -> Model:
         classes = [information.index_to_description(index).split(",")[0] for index in range(1000)]
     size = tuple(settings["input_size"][1:])
     _say_if_stretched(f"timm:{name}", size)
-    reader = Reader(size, settings["mean"], settings["std"], _argument(model))
-    return Model(model.eval(), kind, reader, classes)
+    reader = ImageReader(size, settings["mean"], settings["std"], _argument(model))
+    return OpenedModel(model.eval(), kind, reader, classes)
 
 
-def _function(module: str, function: str, weights: str | None) -> Model:
+def _function(module: str, function: str, weights: str | None) -> OpenedModel:
     make = own_function(f"{module}:{function}")
     try:
         signature(make).bind()
@@ -162,8 +164,8 @@ def _function(module: str, function: str, weights: str | None) -> Model:
     _say_if_stretched(f"{module}:{function}", size)
     mean = getattr(model, "mean", settings.get("mean", IMAGENET_MEAN))
     std = getattr(model, "std", settings.get("std", IMAGENET_STD))
-    reader = Reader(size, mean, std, _argument(model))
-    return Model(model.eval(), "classifier", reader, getattr(model, "classes", ()), own=True)
+    reader = ImageReader(size, mean, std, _argument(model))
+    return OpenedModel(model.eval(), "classifier", reader, getattr(model, "classes", ()), own=True)
 
 
 def _say_if_stretched(name: str, size: tuple[int, int]) -> None:
@@ -173,7 +175,7 @@ def _say_if_stretched(name: str, size: tuple[int, int]) -> None:
 
 
 def _argument(model: nn.Module) -> str:
-    """The name of the first argument of `forward`."""
+    """Return the name of the first argument of `forward`."""
     return next(iter(signature(model.forward).parameters))
 
 

@@ -2,7 +2,7 @@
 
 With t = 1 / (1 + e^{2k} e^{2q}), tanh(k + q) = 1 - 2t. The exponentials are computed once per key and once per query,
 and a pair costs one multiplication, one addition and one division. The backward pass recomputes t instead of storing
-it, because T words would store T tensors of (R, L, A) per image. `choice` says whether fused loops, kernels or the
+it, because T words would store T tensors of (R, L, A) per image. `versions` says whether fused loops, kernels or the
 tensor operations of this file compute the pairs.
 """
 
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from vision_attn.attention.scores import ROWS, UNPROJECTED, Additive
 from vision_attn.contracts.nested import Nested
 from vision_attn.fast.accumulate import accumulating, total_of
-from vision_attn.fast.choice import fused, on_gpu
+from vision_attn.fast.versions import fast_version, on_gpu
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import require
 
@@ -32,9 +32,9 @@ beyond it, it is wrong where k and q nearly cancel."""
 class FastAdditive(Additive):
     """`Additive` of keys e^{2k} and queries e^{2q}.
 
-    Equal to rounding as long as projections k and q lie within +-`LIMIT`, far outside of the range of tanh. One beyond
-    it is clipped, and gets no gradient: where the other nearly cancels it, the score differs (k = 50 and q = -45 count
-    as 0, not as 5). `run.fast=false` computes such scores exactly.
+    Equal to `Additive` to rounding as long as projections k and q lie within +-`LIMIT`, far outside of the range of
+    tanh. One beyond it is clipped, and gets no gradient: where the other nearly cancels it, the score differs (k = 50
+    and q = -45 count as 0, not as 5). `run.fast=false` computes such scores exactly.
     """
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
@@ -58,11 +58,11 @@ def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*ro
 
 
 class _Exponential(torch.autograd.Function):
-    """Keeps its output alone, which the score keeps as well."""
+    """e^{2x}, whose backward pass keeps the output alone, which the score keeps as well."""
 
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
-        if kernels := fused("exponential", x):
+        if kernels := fast_version("exponential", x):
             output = kernels.exponential(x, limit)
         else:
             output = (2 * at_least_float32(x).clamp(-limit, limit)).exp()
@@ -74,7 +74,7 @@ class _Exponential(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         (output,) = ctx.saved_tensors
-        if kernels := fused("exponential", output):
+        if kernels := fast_version("exponential", output):
             return kernels.gradient_of_exponential(grad, output, ctx.limit, ctx.dtype), None
         smallest, largest = math.exp(-2 * ctx.limit), math.exp(2 * ctx.limit)
         inside = torch.ops.aten.hardtanh_backward(grad, output, smallest, largest)
@@ -97,7 +97,7 @@ class _AdditiveScore(torch.autograd.Function):
     def forward(ctx, query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
         ctx.total = total_of(keys)
         ctx.save_for_backward(query, keys, weight)
-        if kernels := fused("additive", query):
+        if kernels := fast_version("additive", query):
             return kernels.scores(query, keys, weight)
         with torch.autocast(query.device.type, enabled=False):
             sums = [_reciprocal(query[image], keys[image]) @ weight for image in _chunks(query, keys)]
@@ -108,7 +108,7 @@ class _AdditiveScore(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         query, keys, weight = ctx.saved_tensors
         slopes = ctx.total.of(len(keys)) if ctx.total else keys.new_zeros(keys.shape)
-        gradients = kernels.gradients if (kernels := fused("additive", query)) else _gradients
+        gradients = kernels.gradients if (kernels := fast_version("additive", query)) else _gradients
         grad_query, grad_weight = gradients(query, keys, weight, grad, slopes)
         return grad_query, None if ctx.total else gradient_of_keys(slopes, keys, weight), grad_weight
 
@@ -119,7 +119,7 @@ def gradient_of_keys(slopes: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
 
 
 def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `query` and `weight`; what gives that of `keys` is added to `slopes`."""
+    """Return the gradients of `query` and `weight`. Adds the terms of the gradient of `keys` to `slopes`."""
     grad = grad.contiguous()
     of_query, of_weight = [], torch.zeros_like(weight)
     for image in _chunks(query, keys):

@@ -13,7 +13,7 @@ from vision_attn.fast.loops import LOG2_E, compiled, exp2, in_threads
 
 ONE, TWO = np.float32(1), np.float32(2)
 LARGE = np.float32(1e30)
-"""Products are limited to it: their reciprocal is 0 in effect, and approximate division stays finite."""
+"""The limit of products: their reciprocal is 0 in effect, and approximate division stays finite."""
 
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
@@ -98,7 +98,8 @@ def _scores(first, last, query, keys, weight, output):
 
 @compiled
 def _gradients(first, last, query, keys, weight, grad, grad_query, slopes, sums):
-    """Four regions at a time, which saves most of the additions to `grad_query` and `sums` in memory."""
+    """Add the gradients of four regions at a time, which saves most of the additions to `grad_query` and `sums` in
+    memory."""
     rows, regions = grad.shape[1:]
     for image in range(first, last):
         sums_t = sums[image]

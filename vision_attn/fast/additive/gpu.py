@@ -24,13 +24,15 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 TILE, REGIONS = 1024, 8
-"""The most elements and the most regions in a tile of keys."""
+"""The largest number of elements, and of regions, in a tile of keys."""
 
 SCORE_WIDTH = 512
-"""The most elements of A in a tile for scores. Wide, because scores are sums over A: most of a sum is within a lane."""
+"""The largest number of elements of A in a tile for scores. Wide, because scores are sums over A: most of a sum is
+within a lane."""
 
 GRADIENT_WIDTH = 128
-"""The same for gradients. With 4 elements per lane, every lane holds all regions: sums over them need no shuffles."""
+"""The largest number of elements of A in a tile for gradients. With 4 elements per lane, every lane holds all regions:
+sums over them need no shuffles."""
 
 
 @operation("additive_scores", launches=lambda query, *_: 1 if query.shape[2] <= SCORE_WIDTH else 2)
@@ -111,7 +113,8 @@ def _gradient_kernel(
     query, keys, weight, grad, grad_query, slopes, grad_weight, B, R, L,
     A: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_A: tl.constexpr,
 ):  # fmt: skip
-    """Gradients from one block of regions, for one block of A: all of its slopes, and partial sums of the other two.
+    """Compute the gradients from one block of regions, for one block of A: all of its slopes, and partial sums of the
+    other two.
 
     With u = log(e^{2q} e^{2k}), the derivative of 1 - 2t by u is 2 t (1 - t), and that of u by e^{2q} is 1 / e^{2q}.
     """

@@ -15,11 +15,11 @@ from vision_attn.attention.monotonic import HardMonotonic, Monotonic
 from vision_attn.attention.soft import Attention, Soft, normalised
 from vision_attn.contracts import Forced
 from vision_attn.fast.accumulate import total_of
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 
 
-class Fused(Attention):
-    """An attention whose weighted sums, and where it has one the softmax before them, are fused."""
+class FastAttention(Attention):
+    """An attention whose weighted sums, with the softmax before them where it has one, run in one kernel or loop."""
 
     def attended(
         self,
@@ -36,43 +36,43 @@ class Fused(Attention):
         return weighted_sum(alpha.to(regions.dtype), regions)
 
 
-class FastSoft(Fused, Soft):
+class FastSoft(FastAttention, Soft):
     pass
 
 
-class FastHard(Fused, Hard):
+class FastHard(FastAttention, Hard):
     pass
 
 
-class FastStraightThrough(Fused, StraightThrough):
+class FastStraightThrough(FastAttention, StraightThrough):
     pass
 
 
-class FastMonotonic(Fused, Monotonic):
+class FastMonotonic(FastAttention, Monotonic):
     pass
 
 
-class FastHardMonotonic(Fused, HardMonotonic):
+class FastHardMonotonic(FastAttention, HardMonotonic):
     pass
 
 
 def attended(
     scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
 ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
-    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). `scale`: multiplies the
+    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). scale: the factor of the
     scores."""
-    if fused("attend", scores, regions):
+    if fast_version("attend", scores, regions):
         return _Attended.apply(scores, regions, scale)
     alpha = normalised(scores if scale == 1 else scores * scale)
     return weighted_sum(alpha.to(regions.dtype), regions), alpha
 
 
 class _Attended(torch.autograd.Function):
-    """The same by one kernel forward, one backward."""
+    """`attended` by one kernel forward, one backward."""
 
     @staticmethod
     def forward(ctx, scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        kernels = fused("attend", scores, regions)
+        kernels = fast_version("attend", scores, regions)
         assert kernels is not None
         ctx.total, ctx.dtype, ctx.scale = total_of(regions), scores.dtype, scale
         ctx.set_materialize_grads(False)
@@ -84,7 +84,7 @@ class _Attended(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor | None, grad_alpha: Tensor | None) -> tuple[Tensor | None, ...]:
         context, alpha, regions = ctx.saved_tensors
-        kernels = fused("attend", alpha, regions)
+        kernels = fast_version("attend", alpha, regions)
         assert kernels is not None
         grad = torch.zeros_like(context) if grad is None else grad.to(context.dtype)
         of_regions = None
@@ -96,8 +96,8 @@ class _Attended(torch.autograd.Function):
 
 
 FEW = 8
-"""Rows of an image up to which a weighted sum takes as long as reading its vectors from memory. The loops read them
-once, which batched products of so few rows do not on every processor."""
+"""The number of rows of an image up to which a weighted sum takes as long as reading its vectors from memory. The loops
+read them once, which batched products of so few rows do not on every processor."""
 
 
 def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
@@ -138,4 +138,4 @@ def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
     images, rows, length = weights.shape
     if torch.is_autocast_enabled("cpu") or rows > FEW or (images, length) != vectors.shape[:2]:
         return None
-    return fused("weighted_sum", weights, vectors)
+    return fast_version("weighted_sum", weights, vectors)

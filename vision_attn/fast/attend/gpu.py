@@ -113,8 +113,8 @@ def _gradients(
     grad, grad_alpha, context, alpha, regions, by_scores, R, L, D, scale,
     OF_ALPHA: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, REGIONS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """With w_l the gradient of alpha_l, that of a score is alpha_l (w_l - sum_m alpha_m w_m). What comes from the
-    context adds the product of the context and its gradient to that sum."""
+    """Compute the gradient of the scores. With w_l the gradient of alpha_l, that of a score is alpha_l (w_l - sum_m
+    alpha_m w_m). The gradient of the context adds the product of the context and its gradient to that sum."""
     image = tl.program_id(0).to(tl.int64)
     region = tl.program_id(1) * REGIONS + tl.arange(0, REGIONS)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)

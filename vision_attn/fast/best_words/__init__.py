@@ -1,10 +1,10 @@
-"""The most likely words of each row, without the log-probabilities of all the others."""
+"""Find the most likely words of each row, without the log-probabilities of all the others."""
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.precision import at_least_float32
 
 
@@ -16,11 +16,11 @@ def best_words(
     Words in `barred`, of all rows or of each row, have log p = -inf; the probabilities of the others are not changed by
     that. Log-probabilities are float32 or wider.
     """
-    if (kernels := fused("best_words", logits)) and kernels.FEW >= K:
+    if (kernels := fast_version("best_words", logits)) and kernels.FEW >= K:
         rows = logits.shape[:-1]
         mine = barred if barred.dim() == 1 else barred.expand(*rows, -1).reshape(rows.numel(), barred.shape[-1])
         best = kernels.best_words(logits.reshape(rows.numel(), logits.shape[-1]), K, mine)
-        return tuple(part.view(*rows, K) for part in best)
+        return tuple(values.view(*rows, K) for values in best)
     log_prob = all_words(logits, barred)
     return log_prob.max(dim=-1, keepdim=True) if K == 1 else log_prob.topk(K)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 MOST = 1024
-"""Candidates of an image, at most; tensor operations take more."""
+"""The largest number of candidates of an image; tensor operations take more."""
 
 
 @operation("extend_beam")
@@ -35,8 +35,8 @@ def _(log_prob: Tensor, words, total, ended, K: int, penalty, end: int, pad: int
 
 
 def _outputs(log_prob: Tensor, K: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    kinds = torch.int64, torch.int64, torch.float32, torch.float32, torch.bool
-    parent, word, gain, total, end = (log_prob.new_empty(len(log_prob), K, dtype=dtype) for dtype in kinds)
+    dtypes = torch.int64, torch.int64, torch.float32, torch.float32, torch.bool
+    parent, word, gain, total, end = (log_prob.new_empty(len(log_prob), K, dtype=dtype) for dtype in dtypes)
     return parent, word, gain, total, end
 
 

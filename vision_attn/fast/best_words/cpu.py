@@ -12,9 +12,10 @@ from torch import Tensor
 from vision_attn.fast.loops import LOG2_E, compiled, exp2, in_threads, inlined
 
 FEW = 32
-"""Words for each row, at most: each is inserted into a sorted list. For more, tensor operations are faster."""
+"""The largest number of words for each row: each is inserted into a sorted list. For more, tensor operations are
+faster."""
 BLOCK = 256
-"""Logits in a block."""
+"""The number of logits in a block."""
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -22,7 +23,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 def best_words(
     logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "N M"] | Int[Tensor, "M"]
 ) -> tuple[Float[Tensor, "N K"], Int[Tensor, "N K"]]:
-    """As `layers.best_words.best_words`, for logits in float32 or bfloat16 and K <= V."""
+    """`layers.best_words.best_words` for logits in float32 or bfloat16 and K <= V."""
     log_prob = logits.new_empty(len(logits), K, dtype=torch.float32)
     word = torch.empty(log_prob.shape, dtype=torch.int64)
     numbers = logits.detach().contiguous()
@@ -46,7 +47,7 @@ def _best(first, last, logits, barred, log_prob, word):
 
 @compiled
 def _best_of_half(first, last, logits, barred, log_prob, word):
-    """The same for bfloat16: the upper half of a float32."""
+    """Find the best words of rows in bfloat16, the upper half of a float32."""
     bits = np.empty(BLOCK, np.int32)
     numbers = bits.view(np.float32)
     for row in range(first, last):

@@ -11,11 +11,11 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 FEW = 10
-"""Words for each row, at most: for more, tensor operations are faster."""
+"""The largest number of words for each row: for more, tensor operations are faster."""
 HELD = 16
-"""Words of each row that are held in registers, a power of two."""
+"""The number of words of each row that are held in registers, a power of two."""
 BLOCK = 2048
-"""Logits that are read at once."""
+"""The number of logits that are read at once."""
 
 
 @operation("best_words")

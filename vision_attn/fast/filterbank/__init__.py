@@ -1,4 +1,4 @@
-"""DRAW's filterbank by fused versions: windows, reads and writes, with their gradients.
+"""DRAW's filterbank by fused loops or kernels: windows, reads and writes, with their gradients.
 
 `kernels` is `cpu` or `gpu`, which have the same functions.
 """
@@ -14,17 +14,17 @@ from torch.linalg import vecdot
 
 from vision_attn.attention.filterbank import LARGEST_LOG, NARROWEST, Filterbank
 from vision_attn.contracts import Window
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 
 
 class FastFilterbank(Filterbank):
-    """`Filterbank` by fused versions, where they take its sizes."""
+    """`Filterbank` by fused loops or kernels, where they take its sizes."""
 
     def placed(self, numbers: Float[Tensor, "B R 5"], before: Window | None) -> Window:
-        if not (kernels := fused("window", numbers)):
+        if not (kernels := fast_version("window", numbers)):
             return super().placed(numbers, before)
-        parts = kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
-        return Window(*parts)
+        fields = kernels.Placed.apply(numbers, *self._before(numbers, before), self.middle, self.extremes)
+        return Window(*fields)
 
     @property
     def extremes(self) -> list[float]:
@@ -33,7 +33,7 @@ class FastFilterbank(Filterbank):
         return [LARGEST_LOG, self.widest_stride, self.size / 2, NARROWEST, most]
 
     def _before(self, numbers: Tensor, before: Window | None) -> tuple[Tensor | None, Tensor | None]:
-        """The centre and the stride that a relative window starts from."""
+        """The centre and the stride from which a relative window starts."""
         if not self.relative:
             return None, None
         if before is not None:
@@ -53,10 +53,10 @@ class FastFilterbank(Filterbank):
             return F_x, F_y
 
     def _read(self, images: Tensor, window: Window) -> Tensor:
-        """On a CPU products of all channels, and of all rows of an image, at once."""
-        kernels = fused("filterbank", window.stride, images)
+        """Multiply, on a CPU, all channels, and all rows of an image, at once."""
+        kernels = fast_version("filterbank", window.stride, images)
         if kernels and kernels.takes(self.size, max(self.height, self.width)):
-            return Read.apply(kernels, images, self.size, *window)
+            return _Read.apply(kernels, images, self.size, *window)
         (B, C, Y, X), R, N = images.shape, window.stride.shape[1], self.size
         F_x, F_y = self.filters(window)
         with torch.autocast(images.device.type, enabled=False):
@@ -66,9 +66,9 @@ class FastFilterbank(Filterbank):
             return _scaled(patches.view(B, R, N, C, N).transpose(2, 3), window.intensity)
 
     def _write(self, patches: Tensor, window: Window) -> Tensor:
-        kernels = fused("filterbank", window.stride, patches)
+        kernels = fast_version("filterbank", window.stride, patches)
         if kernels and kernels.takes(self.size, max(self.height, self.width)):
-            return Write.apply(kernels, patches, self.height, self.width, *window)
+            return _Write.apply(kernels, patches, self.height, self.width, *window)
         (B, R, C, N, _), Y, X = patches.shape, self.height, self.width
         F_x, F_y = self.filters(window)
         with torch.autocast(patches.device.type, enabled=False):
@@ -109,43 +109,43 @@ class _Gaussians(torch.autograd.Function):
         return None, -2 * precision[..., None] * vecdot(grad, before), vecdot(grad, power).sum(dim=-1)
 
 
-class Read(torch.autograd.Function):
-    """gamma F_Y x F_X^T of images and the four parts of windows."""
+class _Read(torch.autograd.Function):
+    """gamma F_Y x F_X^T of images. window: its centre, stride, sigma and intensity."""
 
     @staticmethod
-    def forward(ctx, kernels: ModuleType, images: Tensor, size: int, *parts: Tensor) -> Tensor:
-        F_x, F_y = kernels.filters(*parts[:3], size, *images.shape[-2:])
+    def forward(ctx, kernels: ModuleType, images: Tensor, size: int, *window: Tensor) -> Tensor:
+        F_x, F_y = kernels.filters(*window[:3], size, *images.shape[-2:])
         ctx.kernels = kernels
-        ctx.save_for_backward(images, *parts, F_x, F_y)
-        return kernels.read(images, F_x, F_y, parts[3], False)
+        ctx.save_for_backward(images, *window, F_x, F_y)
+        return kernels.read(images, F_x, F_y, window[3], False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        images, *parts, F_x, F_y = ctx.saved_tensors
+        images, *window, F_x, F_y = ctx.saved_tensors
         by_images = None
         if ctx.needs_input_grad[1]:
-            by_rows = ctx.kernels.write(grad, F_x, F_y, parts[3], False)
+            by_rows = ctx.kernels.write(grad, F_x, F_y, window[3], False)
             by_images = by_rows.sum(dim=1) if by_rows.shape[1] > 1 else by_rows.squeeze(1)
-        return None, by_images, None, *ctx.kernels.gradients(images, grad, *parts, F_x, F_y, False)
+        return None, by_images, None, *ctx.kernels.gradients(images, grad, *window, F_x, F_y, False)
 
 
-class Write(torch.autograd.Function):
-    """F_Y^T w F_X / gamma of patches and the four parts of windows."""
+class _Write(torch.autograd.Function):
+    """F_Y^T w F_X / gamma of patches. window: its centre, stride, sigma and intensity."""
 
     @staticmethod
-    def forward(ctx, kernels: ModuleType, patches: Tensor, height: int, width: int, *parts: Tensor) -> Tensor:
-        F_x, F_y = kernels.filters(*parts[:3], patches.shape[-1], height, width)
+    def forward(ctx, kernels: ModuleType, patches: Tensor, height: int, width: int, *window: Tensor) -> Tensor:
+        F_x, F_y = kernels.filters(*window[:3], patches.shape[-1], height, width)
         ctx.kernels = kernels
-        ctx.save_for_backward(patches, *parts, F_x, F_y)
-        return kernels.write(patches, F_x, F_y, parts[3], True)
+        ctx.save_for_backward(patches, *window, F_x, F_y)
+        return kernels.write(patches, F_x, F_y, window[3], True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         like, images = ctx.saved_tensors, grad.flatten(0, 1)  # each row has its own
-        patches, *parts, F_x, F_y = (part.flatten(0, 1)[:, None] for part in like)
-        by_patches = ctx.kernels.read(images, F_x, F_y, parts[3], True)
-        by_parts = ctx.kernels.gradients(images, patches, *parts, F_x, F_y, True)
-        by = (part.view(other.shape) for part, other in zip((by_patches, *by_parts), like, strict=False))
+        patches, *window, F_x, F_y = (tensor.flatten(0, 1)[:, None] for tensor in like)
+        by_patches = ctx.kernels.read(images, F_x, F_y, window[3], True)
+        by_window = ctx.kernels.gradients(images, patches, *window, F_x, F_y, True)
+        by = (gradient.view(other.shape) for gradient, other in zip((by_patches, *by_window), like, strict=False))
         return None, next(by), None, None, *by

@@ -19,7 +19,8 @@ ZERO = np.float32(0)
 
 
 def takes(size: int, pixels: int) -> bool:
-    """Whether the loops read and write. Without a gradient tensor operations do: their products can be counted."""
+    """Whether the loops take reads and writes: only with a gradient. Otherwise tensor operations do, whose products can
+    be counted."""
     return torch.is_grad_enabled()
 
 
@@ -77,11 +78,11 @@ def gradients(
     F_y: Float[Tensor, "B R N Y"],
     inverse: bool,
 ) -> tuple[Float[Tensor, "B R 2"], Float[Tensor, "B R"], Float[Tensor, "B R"], Float[Tensor, "B R"]]:
-    """The gradients of a window's four parts, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of `images` and A of
-    `patches`; 1 / gamma if `inverse`."""
+    """The gradients of a window's centre, stride, sigma and intensity, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of
+    `images` and A of `patches`; 1 / gamma if `inverse`."""
     grad, scale = stride.new_empty(*stride.shape, 5), _scale(intensity, inverse)
-    parts = (images.contiguous(), patches.contiguous(), _window(centre, stride, sigma), F_x, F_y, grad)
-    in_threads(_gradients, 2 * F_x.shape[2] * images.numel() * F_x.shape[1], *parts)
+    arrays = (images.contiguous(), patches.contiguous(), _window(centre, stride, sigma), F_x, F_y, grad)
+    in_threads(_gradients, 2 * F_x.shape[2] * images.numel() * F_x.shape[1], *arrays)
     by_intensity = -scale.square() * grad[..., 4] if inverse else grad[..., 4]
     return scale[..., None] * grad[..., :2], scale * grad[..., 2], scale * grad[..., 3], by_intensity
 
@@ -231,11 +232,11 @@ def _gradients(first, last, images, patches, windows, F_x, F_y, grad):
             by_x, by_y, by_stride, by_precision, total = ZERO, ZERO, ZERO, ZERO, ZERO
             for i in range(size):
                 offset = np.float32(i - (size - 1) / 2)
-                one, more, along = _slopes(F_x[image, row, i], to_x[i], x + offset * stride, precision)
-                other, most, _ = _slopes(F_y[image, row, i], to_y[i], y + offset * stride, precision)
-                by_x += one
-                by_y += other
-                by_stride += offset * (one + other)
+                slope_x, more, along = _slopes(F_x[image, row, i], to_x[i], x + offset * stride, precision)
+                slope_y, most, _ = _slopes(F_y[image, row, i], to_y[i], y + offset * stride, precision)
+                by_x += slope_x
+                by_y += slope_y
+                by_stride += offset * (slope_x + slope_y)
                 by_precision += more + most
                 total += along
             to = grad[image, row]

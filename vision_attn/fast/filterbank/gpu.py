@@ -14,7 +14,7 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 TILE = 32
-"""Rows and columns of a tile of an image."""
+"""The number of pixel rows and columns of a tile of an image."""
 MOST_FILTERS, MOST_PIXELS = 64, 8192
 """The largest grid of filters, which a tile holds, and the largest side of an image."""
 
@@ -59,11 +59,11 @@ def gradients(
     images: Tensor, patches: Tensor, centre: Tensor, stride: Tensor, sigma: Tensor, intensity: Tensor,
     F_x: Tensor, F_y: Tensor, inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of a window's four parts, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of `images` and A of
-    `patches`. 1 / gamma if `inverse`."""
+    """The gradients of a window's centre, stride, sigma and intensity, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of
+    `images` and A of `patches`. 1 / gamma if `inverse`."""
     (B, R, N, X), (C, Y) = F_x.shape, images.shape[1:3]
     of_centre, of_stride, of_sigma, of_intensity = (
-        torch.empty_like(part, memory_format=torch.contiguous_format) for part in (centre, stride, sigma, stride)
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (centre, stride, sigma, stride)
     )
     outputs = of_centre, of_stride, of_sigma, of_intensity
     tensors = *_solid(images, patches, centre, stride, sigma, intensity, F_x, F_y), *outputs
@@ -95,11 +95,11 @@ def _(patches: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: boo
 @gradients.register_fake
 def _(images, patches, centre: Tensor, stride: Tensor, sigma: Tensor, intensity, F_x, F_y, inverse: bool):
     like = centre, stride, sigma, stride
-    return tuple(torch.empty_like(part, memory_format=torch.contiguous_format) for part in like)
+    return tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in like)
 
 
 def _filters_of(N: int) -> int:
-    """Filters in a tile: tensor cores multiply 16 at least."""
+    """The number of filters in a tile: tensor cores multiply 16 at least."""
     return max(16, triton.next_power_of_2(N))
 
 
@@ -145,7 +145,7 @@ def _dot(a, b, sums):
 @triton.jit
 @no_type_check
 def _tile(matrix, rows, columns, height, width):
-    """A tile of a matrix; 0 outside."""
+    """Load a tile of a matrix; 0 outside."""
     inside = (rows[:, None] < height) & (columns[None, :] < width)
     return tl.load(matrix + rows[:, None] * width + columns[None, :], mask=inside, other=0.0)
 

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from vision_attn.fast.launch import launch, operation
 
 BLOCK = 128
-"""Windows for each program."""
+"""The number of windows for each program."""
 
 
 @operation("window")
@@ -21,16 +21,16 @@ def window(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Centre (B, R, 2), stride, sigma and intensity (B, R) of the five `numbers` (B, R, 5) of each window.
 
-    before_centre, before_stride: of the window that this one moves and zooms; None if it stands by itself.
+    before_centre, before_stride: those of the window that this one moves and zooms; None if it is absolute.
     extremes: the bound of logarithms, the widest stride, the size of a move in strides, and the narrowest and the
         widest stride of a window that was zoomed.
     """
     numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_centre is not None
     centre, (stride, sigma, intensity) = numbers.new_empty(*shape, 2), (numbers.new_empty(shape) for _ in range(3))
-    before = [numbers if part is None else part for part in (before_centre, before_stride)]
+    before = [numbers if tensor is None else tensor for tensor in (before_centre, before_stride)]
     number = numbers.numel() // 5
     outputs = centre, stride, sigma, intensity
-    tensors = *(part.contiguous() for part in (numbers, *before, middle)), *outputs
+    tensors = *(tensor.contiguous() for tensor in (numbers, *before, middle)), *outputs
     launch(_window, (triton.cdiv(number, BLOCK),), *tensors, number, *extremes, relative, BLOCK)
     return outputs
 
@@ -44,7 +44,7 @@ def gradients(
     numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_stride is not None
     by = numbers.new_empty(numbers.shape), numbers.new_empty(*shape, 2), numbers.new_empty(shape)
     scale, number = numbers if before_stride is None else before_stride, numbers.numel() // 5
-    tensors = *(part.contiguous() for part in (numbers, scale, middle, *outputs[1:], *grads)), *by
+    tensors = *(tensor.contiguous() for tensor in (numbers, scale, middle, *outputs[1:], *grads)), *by
     launch(_gradients, (triton.cdiv(number, BLOCK),), *tensors, number, *extremes, relative, BLOCK)
     return by
 
@@ -146,7 +146,7 @@ def _gradients(
 @triton.jit
 @no_type_check
 def _clipped(pointer, bound, inside):
-    """A logarithm between the bounds; NaN stays."""
+    """Clip a logarithm to the bounds; NaN stays."""
     value = tl.load(pointer, mask=inside, other=0.0)
     return tl.where(value > bound, bound, tl.where(value < -bound, -bound, value))
 

@@ -1,4 +1,4 @@
-"""Glimpses that loops on a CPU average from the pixels of each patch, without a pyramid."""
+"""Average glimpses from the pixels of each patch by loops on a CPU, without a pyramid."""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vision_attn.attention.glimpse import Pyramid, Retina, Uncut, canvases, computed_averages
 from vision_attn.attention.images import Images
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import require
 
@@ -22,12 +22,12 @@ class Unprepared(NamedTuple):
 
 
 class FastRetina(Retina):
-    """`Retina` by fused loops on a CPU; where the compiler runs, the averages of a pyramid are one operator to it."""
+    """`Retina` by fused loops on a CPU; `torch.compile` sees the averages of a pyramid as one operator."""
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Any:
-        """A `Pyramid`, `Unprepared` or `Uncut`."""
-        if isinstance(images, Images) or not fused("glimpse", images):
+        """Return a `Pyramid`, `Unprepared` or `Uncut`."""
+        if isinstance(images, Images) or not fast_version("glimpse", images):
             return super().pyramid(images)
         require("images", images, "B C Y X", "float")
         return Unprepared(canvases(images.to("meta"), self.num_scales), at_least_float32(images))
@@ -43,12 +43,12 @@ class FastRetina(Retina):
         Y, X = images.shape[-2:]
         corners = self._corners(locations.double(), torch.tensor([[X, Y]]))
         origins = torch.zeros(len(images), 2, dtype=torch.long)
-        loops = fused("glimpse", images)
+        loops = fast_version("glimpse", images)
         assert loops is not None
         return loops.glimpses(images, corners, self.size, origins)
 
     def _averaged(self, crops: Tensor, corners: Float[Tensor, "B R K 2"], origins: Int[Tensor, "B R 2"]) -> Tensor:
-        if not (loops := fused("glimpse", crops)):
+        if not (loops := fast_version("glimpse", crops)):
             return super()._averaged(crops, corners, origins)
         return loops.glimpses(crops, corners.flatten(0, 1)[:, None], self.size, origins.flatten(0, 1))
 

@@ -14,7 +14,7 @@ from vision_attn.fast.loops import compiled, in_threads, inlined
 def glimpses(
     images: Float[Tensor, "B C Y X"], corners: Float[Tensor, "B R K 2"], size: int, origins: Int[Tensor, "B 2"]
 ) -> Float[Tensor, "B R K C g g"]:
-    """Patches whose top left corners are `corners` (x, y) in pixels, of images whose first pixel is the one at
+    """Cut patches whose top left corners are `corners` (x, y) in pixels out of images whose first pixel is the one at
     `origins`. In the dtype of the images: float32 or float64."""
     B, R, K, _ = corners.shape
     patches = images.new_empty(B, R, K, images.shape[1], size, size)
@@ -27,7 +27,7 @@ def glimpses(
 def _glimpses(first, last, images, corners, origins, patches):
     rows, scales, channels, size = patches.shape[1:5]
     sums = np.empty(size * 2 ** (scales - 1) + 1, images.dtype)
-    one = sums.dtype.type(1)
+    unit = sums.dtype.type(1)
     for image in range(first, last):
         for row in range(rows):
             for scale in range(scales):
@@ -42,9 +42,9 @@ def _glimpses(first, last, images, corners, origins, patches):
                     pixels, patch = images[image, channel], patches[image, row, scale, channel]
                     for j in range(size):
                         at = y + j * side
-                        _add(pixels, at, one - down, at + side, down, x, wide, False)
+                        _add(pixels, at, unit - down, at + side, down, x, wide, False)
                         for i in range(at + 1, at + side, 2):
-                            _add(pixels, i, one, i + 1, one if i + 1 < at + side else one - one, x, wide, True)
+                            _add(pixels, i, unit, i + 1, unit if i + 1 < at + side else unit - unit, x, wide, True)
                         for i in range(reach):
                             sums[i] += right * (sums[i + 1] - sums[i])
                         for halving in range(1, scale + 1):
@@ -55,21 +55,22 @@ def _glimpses(first, last, images, corners, origins, patches):
 
 
 @inlined
-def _add(pixels, one, share, other, others, x, sums, more):
-    """Add a share of pixels from column `x` of the rows `one` and `other` to `sums`, or overwrite them. 0 outside."""
+def _add(pixels, row, share, other_row, other_share, x, sums, more):
+    """Add a share of the pixels from column `x` on of the pixel rows `row` and `other_row` to `sums`, or overwrite
+    `sums`. 0 outside."""
     height, width = pixels.shape
     start, stop = max(0, -x), min(len(sums), width - x)
-    if not 0 <= one < height:
-        one, share = 0, share - share
-    if not 0 <= other < height:
-        other, others = 0, others - others
+    if not 0 <= row < height:
+        row, share = 0, share - share
+    if not 0 <= other_row < height:
+        other_row, other_share = 0, other_share - other_share
     if not more:
         sums[:start] = 0
         sums[max(0, stop) :] = 0
-    first, second, to = pixels[one, x + start : x + stop], pixels[other, x + start : x + stop], sums[start:stop]
+    first, second, to = pixels[row, x + start : x + stop], pixels[other_row, x + start : x + stop], sums[start:stop]
     if more:
         for i in range(len(to)):
-            to[i] += share * first[i] + others * second[i]
+            to[i] += share * first[i] + other_share * second[i]
     else:
         for i in range(len(to)):
-            to[i] = share * first[i] + others * second[i]
+            to[i] = share * first[i] + other_share * second[i]

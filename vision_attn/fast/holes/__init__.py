@@ -1,4 +1,4 @@
-"""Holes of images, closed by linear interpolation: the equations of their pixels, solved."""
+"""Fill holes of images by linear interpolation: solve the equations of their pixels."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 
 TOLERANCE = 1e-6
 """The largest error of a pixel, as a share of the range of the image's values."""
 MOST = 200
-"""Steps, at most; a dozen are usual."""
+"""The largest number of steps; a dozen are usual."""
 SMALLEST, SWEEPS = 4, 16
-"""The sides of the smallest copy of an image, and the sweeps there."""
+"""The largest side of the smallest copy of an image, and the number of sweeps there."""
 
 
 def closed(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
@@ -29,15 +29,15 @@ def closed(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[
     values, gone = image.to(device, torch.float64), gone.to(device)
     everything = gone.all(dim=2).all(dim=1)
     average = values.mean(dim=(1, 2))[:, None, None]
-    some = gone & ~everything[:, None, None]
+    partly = gone & ~everything[:, None, None]
     limit = TOLERANCE / 2 * (values.amax() - values.amin())  # of an estimate
-    loops = fused("holes", values)
-    found = loops.solved(values, some, average, limit) if loops else _solved(values, some, average, limit)
-    return torch.where(everything[:, None, None, None], average, found).to(image)
+    loops = fast_version("holes", values)
+    filled = loops.solved(values, partly, average, limit) if loops else _solved(values, partly, average, limit)
+    return torch.where(everything[:, None, None, None], average, filled).to(image)
 
 
 class Level(NamedTuple):
-    """A copy of the image: 1 where a pixel is unknown, else 0; and of an unknown one 1 / the weight of its
+    """A copy of the image: 1 where a pixel is unknown, else 0; and, for an unknown pixel, 1 / the weight of its
     neighbours."""
 
     unknown: Float[Tensor, "N 1 Y X"]
@@ -50,7 +50,7 @@ def _solved(
     average: Float[Tensor, "C 1 1"],
     limit: Float[Tensor, ""],
 ) -> Float[Tensor, "N C Y X"]:
-    """By tensor operations; `cpu` has loops."""
+    """Solve by tensor operations; `cpu` has loops."""
     unknown = gone[:, None].to(image.dtype)
     neighbours = around(torch.ones_like(unknown[:1]))
     levels = [Level(unknown, unknown / neighbours)]
@@ -74,12 +74,12 @@ def _solved(
     return x + z
 
 
-def _dot(one: Tensor, other: Tensor) -> Float[Tensor, "N C 1 1"]:
-    return (one * other).sum(dim=(2, 3), keepdim=True)
+def _dot(a: Tensor, b: Tensor) -> Float[Tensor, "N C 1 1"]:
+    return (a * b).sum(dim=(2, 3), keepdim=True)
 
 
 def _cycle(levels: list[Level], right: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
-    """About A^-1 right, symmetric: a sweep, the same at half the size for what is left, and a sweep."""
+    """Approximate A^-1 right, symmetrically: a sweep, the same at half the size for the remainder, and a sweep."""
     (unknown, inverse), *smaller = levels
     x = right * inverse
     if not smaller:
@@ -114,9 +114,9 @@ def _halved(large: Tensor, axis: int) -> Tensor:
     if size % 2:
         large = F.pad(large, (0, 0, 0, 1) if axis == 2 else (0, 1))
     first, second = large.unflatten(axis, (-1, 2)).unbind(dim=axis + 1)
-    found, number = 0.75 * (first + second), first.shape[axis]
-    found.narrow(axis, 0, 1).add_(first.narrow(axis, 0, 1), alpha=0.25)
-    found.narrow(axis, number - 1, 1).add_(second.narrow(axis, number - 1, 1), alpha=0.25)
-    found.narrow(axis, 1, number - 1).add_(second.narrow(axis, 0, number - 1), alpha=0.25)
-    found.narrow(axis, 0, number - 1).add_(first.narrow(axis, 1, number - 1), alpha=0.25)
-    return found
+    result, number = 0.75 * (first + second), first.shape[axis]
+    result.narrow(axis, 0, 1).add_(first.narrow(axis, 0, 1), alpha=0.25)
+    result.narrow(axis, number - 1, 1).add_(second.narrow(axis, number - 1, 1), alpha=0.25)
+    result.narrow(axis, 1, number - 1).add_(second.narrow(axis, 0, number - 1), alpha=0.25)
+    result.narrow(axis, 0, number - 1).add_(first.narrow(axis, 1, number - 1), alpha=0.25)
+    return result

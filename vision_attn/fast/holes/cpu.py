@@ -11,7 +11,7 @@ from vision_attn.fast.holes import MOST, SMALLEST, SWEEPS
 from vision_attn.fast.loops import compiled, in_threads
 
 WORK = 500
-"""Operations for each pixel of a hole, about."""
+"""The approximate number of operations for each pixel of a hole."""
 ZERO, ONE, TWO, FOUR = np.float32(0), np.float32(1), np.float32(2), np.float32(4)
 NEAR, FAR = np.float32(0.75), np.float32(0.25)
 """The weights of linear interpolation."""
@@ -24,9 +24,9 @@ def solved(
     limit: Float[Tensor, ""],
 ) -> Float[Tensor, "N C Y X"]:
     """Copies of the image, in float64, whose holes are closed to an error of `limit`; holes begin as `average`."""
-    found = torch.where(gone[:, None], average, image).flatten(0, 1).contiguous()
-    in_threads(_solved, WORK * found.numel(), found, gone.to(torch.uint8).contiguous(), limit.view(1))
-    return found.unflatten(0, (len(gone), -1))
+    copies = torch.where(gone[:, None], average, image).flatten(0, 1).contiguous()
+    in_threads(_solved, WORK * copies.numel(), copies, gone.to(torch.uint8).contiguous(), limit.view(1))
+    return copies.unflatten(0, (len(gone), -1))
 
 
 @compiled
@@ -99,17 +99,17 @@ def _solve(plane, holes, limit):
 
 
 @compiled
-def _sum(one, other):
+def _sum(a, b):
     total = 0.0
-    for i in range(one.shape[0]):
-        for j in range(one.shape[1]):
-            total += one[i, j] * other[i, j]
+    for i in range(a.shape[0]):
+        for j in range(a.shape[1]):
+            total += a[i, j] * b[i, j]
     return total
 
 
 @compiled
 def _changed(x, weight, holes, sums, to):
-    """A x: what the pixels of holes exceed their neighbours by."""
+    """A x: the difference of the pixels of holes from their neighbours."""
     height, width = x.shape
     sums[0] = sums[width + 1] = 0
     for i in range(height):
@@ -124,7 +124,7 @@ def _changed(x, weight, holes, sums, to):
 
 @compiled
 def _level(unknown, inverse, starts, shapes, level, holes):
-    """Which pixels of a copy are unknown: those of which all pixels of the copy before are."""
+    """Mark the unknown pixels of a copy: those of which all pixels of the copy before are unknown."""
     height, width = shapes[level]
     to = unknown[starts[level] : starts[level + 1]].reshape(height, width)
     by = inverse[starts[level] : starts[level + 1]].reshape(height, width)
@@ -216,14 +216,14 @@ def _rest(x, unknown, sums, to):
 def _halved(large, unknown, sums, to):
     height, width = large.shape
     for i in range(to.shape[0]):
-        one, two = large[2 * i], large[min(2 * i + 1, height - 1)]
+        upper, lower = large[2 * i], large[min(2 * i + 1, height - 1)]
         second = NEAR if 2 * i + 1 < height else ZERO
         above, below = large[max(2 * i - 1, 0)], large[min(2 * i + 2, height - 1)]
         after = FAR if 2 * i + 2 < height else ZERO
         if 2 * i + 2 == height:  # the last row counts for what would follow it
             after = FAR
         for j in range(width):
-            sums[j] = NEAR * one[j] + second * two[j] + FAR * above[j] + after * below[j]
+            sums[j] = NEAR * upper[j] + second * lower[j] + FAR * above[j] + after * below[j]
         for j in range(to.shape[1]):
             k = 2 * j
             value = NEAR * sums[k] + FAR * sums[max(k - 1, 0)]
@@ -236,10 +236,10 @@ def _halved(large, unknown, sums, to):
 def _add_doubled(small, unknown, sums, x, to):
     height, width = small.shape
     for i in range(x.shape[0]):
-        one = small[i // 2]
-        other = small[max(i // 2 - 1, 0)] if i % 2 == 0 else small[min(i // 2 + 1, height - 1)]
+        nearest = small[i // 2]
+        next_nearest = small[max(i // 2 - 1, 0)] if i % 2 == 0 else small[min(i // 2 + 1, height - 1)]
         for j in range(width):
-            sums[j] = NEAR * one[j] + FAR * other[j]
+            sums[j] = NEAR * nearest[j] + FAR * next_nearest[j]
         here, there, row = x[i], unknown[i], to[i]
         for j in range(len(row)):
             k = j // 2

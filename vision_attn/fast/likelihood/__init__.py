@@ -1,4 +1,4 @@
-"""Log-probabilities of given words under a vocabulary layer, without all of their logits."""
+"""Compute log-probabilities of given words under a vocabulary layer, without all of their logits."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vision_attn.fast.choice import fused
 from vision_attn.fast.products import linear, transposed_product
 from vision_attn.fast.ragged import HasRows, places_of_words
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.likelihood import WordLogProb, barred
 from vision_attn.layers.precision import at_least_float32
 
 AT_ONCE = 2**24
-"""Bytes of the logits that are computed at once on a CPU."""
+"""The number of bytes of logits that are computed at once on a CPU."""
 CACHED = 2**18
 """Elements of a tensor that fits into the cache of a CPU's core with others of its size: 1 MiB in float32."""
 
@@ -46,7 +46,7 @@ class FastWordLogProb(HasRows, WordLogProb):
         bars_pad: bool = False,
         position: Int[Tensor, "N"] | None = None,
     ) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
-        """`position`: `deep` is of the words at these places of `words.flatten()` alone, (N, E)."""
+        """position: the places in `words.flatten()` of the words of `deep` (N, E); None: `deep` is of all words."""
         if position is None:
             if torch.compiler.is_compiling():  # the compiler fuses the plain expression
                 return super().forward(output, deep, words, with_mean=with_mean, bars_pad=bars_pad)
@@ -66,14 +66,14 @@ class FastWordLogProb(HasRows, WordLogProb):
 @contextmanager
 def weighted_words(model: nn.Module) -> Iterator[None]:
     """Within this context words count differently in the loss of `model`: see `word_log_prob`."""
-    parts = [part for part in model.modules() if isinstance(part, FastWordLogProb)]
+    layers = [layer for layer in model.modules() if isinstance(layer, FastWordLogProb)]
     try:
-        for part in parts:
-            part.weighted = True
+        for layer in layers:
+            layer.weighted = True
         yield
     finally:
-        for part in parts:
-            del part.weighted
+        for layer in layers:
+            del layer.weighted
 
 
 def word_log_prob(
@@ -84,7 +84,7 @@ def word_log_prob(
     weighted: bool = False,
     bars_pad: bool = False,
 ) -> Float[Tensor, "N"]:
-    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. `bars_pad`: of the softmax
+    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. bars_pad: take the softmax
     over all words but PAD.
 
     The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
@@ -127,12 +127,12 @@ class _WordLogProb(torch.autograd.Function):
             half = torch.get_autocast_dtype(deep.device.type)
             deep, weight, bias = deep.to(half), weight.to(half), None if bias is None else bias.to(half)
         ctx.save_for_backward(deep, weight, bias, words)
-        ctx.parts, ctx.kept, ctx.gradients = _parts(words, weight), [], None
+        ctx.row_groups, ctx.kept, ctx.gradients = _parts(words, weight), [], None
         keep = training and (words.device.type != "cpu" or weighted)
         if training and not keep:
             ctx.gradients = _Gradients(deep, weight, ctx.needs_input_grad)
         dtype, log_prob = torch.promote_types(deep.dtype, torch.float32), []
-        for rows in ctx.parts:
+        for rows in ctx.row_groups:
             logits = linear(deep[rows], weight, bias)
             if ctx.gradients:
                 ones = torch.ones(len(logits), dtype=dtype, device=logits.device)
@@ -141,24 +141,24 @@ class _WordLogProb(torch.autograd.Function):
                 log_prob.append(_log_prob(logits, words[rows]))
             if keep:
                 ctx.kept.append(logits)
-        placed = _placed(ctx.parts, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
+        placed = _placed(ctx.row_groups, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
         return placed.masked_fill(words == 0, 0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         deep, weight, bias, words = ctx.saved_tensors
-        if ctx.parts is None:
+        if ctx.row_groups is None:
             raise RuntimeError("word_log_prob can be differentiated once: its backward pass frees what it kept")
-        parts, kept, gradients = ctx.parts, ctx.kept, ctx.gradients
-        ctx.parts = ctx.kept = ctx.gradients = None
-        if gradients and (factor := _only(grad, parts)) is not None:
+        row_groups, kept, gradients = ctx.row_groups, ctx.kept, ctx.gradients
+        ctx.row_groups = ctx.kept = ctx.gradients = None
+        if gradients and (factor := _only(grad, row_groups)) is not None:
             return *gradients.times(factor), None, None, None
         grad, gradients = grad.masked_fill(words == 0, 0), _Gradients(deep, weight, ctx.needs_input_grad)
-        for rows, logits in zip(parts, kept or repeat(None), strict=False):
+        for rows, logits in zip(row_groups, kept or repeat(None), strict=False):
             if logits is None:
                 logits = linear(deep[rows], weight, bias)
-            elif fused("likelihood", logits):  # which overwrites them
+            elif fast_version("likelihood", logits):  # which overwrites them
                 logits = logits.clone()
             gradients.add(rows, logits, words[rows], grad[rows])
         return *gradients.times(None), None, None, None
@@ -171,24 +171,24 @@ def _parts(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
 
 
-def _placed(parts: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
+def _placed(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
     """A tensor with the values of these parts of its rows, and zeros elsewhere."""
-    if not parts:
+    if not row_groups:
         return zeros()
-    rows = [part for part in parts if isinstance(part, Tensor)]
+    rows = [group for group in row_groups if isinstance(group, Tensor)]
     return zeros().index_copy(0, torch.cat(rows), torch.cat(values)) if rows else values[0]  # one slice, of all rows
 
 
-def _only(grad: Tensor, parts: list[Tensor]) -> Tensor | None:
+def _only(grad: Tensor, row_groups: list[Tensor]) -> Tensor | None:
     """The gradient of each word, if it is the same for all; None otherwise."""
-    if not parts:
+    if not row_groups:
         return grad.new_zeros(())
-    first = grad[parts[0][0]]
-    return first if all((grad[rows] == first).all() for rows in parts) else None
+    first = grad[row_groups[0][0]]
+    return first if all((grad[rows] == first).all() for rows in row_groups) else None
 
 
 class _Gradients:
-    """Those of the input, the weight and the bias of a vocabulary layer, if they are needed."""
+    """The gradients of the input, the weight and the bias of a vocabulary layer, if they are needed."""
 
     def __init__(self, deep: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
         self.inputs, self.needed = (deep, weight), needed
@@ -213,7 +213,7 @@ class _Gradients:
         return log_prob
 
     def times(self, factor: Tensor | None) -> list[Tensor | None]:
-        """The sums so far, times `factor`."""
+        """Return the sums so far, times `factor`."""
         deep, weight = self.inputs
         if self.needed[1] and self.weight is None:
             self.weight = torch.zeros_like(weight)
@@ -222,13 +222,13 @@ class _Gradients:
             factor = deep.new_ones(())  # the sums were added up in place, and stay here
         of_deep = _placed(self.parts, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
         gradients = of_deep, self.weight, self.bias
-        return [part if part is None or factor is None else part * factor for part in gradients]
+        return [gradient if gradient is None or factor is None else gradient * factor for gradient in gradients]
 
 
 def _add(total: Tensor, half: Tensor) -> Tensor:
     """total + half, in place. A sum of two types makes a copy of one of them."""
-    for to, part in zip(total.split(CACHED // 2**10), half.split(CACHED // 2**10), strict=True):
-        to += part
+    for to, block in zip(total.split(CACHED // 2**10), half.split(CACHED // 2**10), strict=True):
+        to += block
     return total
 
 
@@ -242,18 +242,18 @@ def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
 def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """log p(words); its slopes with respect to the logits, times `factor`; their sum over rows. Fused loops write the
     slopes into the logits."""
-    if loops := fused("likelihood", logits):
+    if loops := fast_version("likelihood", logits):
         logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
         log_prob, sums = loops.log_prob_and_slopes(logits, words, factor)
         return log_prob, logits, sums
-    log_prob, sums, found = torch.empty_like(factor), factor.new_zeros(logits.shape[1]), []
+    log_prob, sums, all_slopes = torch.empty_like(factor), factor.new_zeros(logits.shape[1]), []
     for rows in _cached(logits):  # d log p(word) / d logits = 1[word] - p
         all_words, word, by = at_least_float32(logits[rows]).log_softmax(dim=-1), words[rows, None], factor[rows, None]
         log_prob[rows] = all_words.gather(-1, word).squeeze(-1)
         slopes = all_words.exp_().mul_(-by).scatter_add_(-1, word, by)
         sums += slopes.sum(dim=0)
-        found.append(slopes.to(logits.dtype))
-    return log_prob, torch.cat(found) if len(found) > 1 else found[0], sums
+        all_slopes.append(slopes.to(logits.dtype))
+    return log_prob, torch.cat(all_slopes) if len(all_slopes) > 1 else all_slopes[0], sums
 
 
 def _cached(logits: Tensor) -> list[slice]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from vision_attn.fast.loops import LOG2_E, compiled, exp2, in_threads, inlined
 
 BLOCK = 32
-"""Rows whose slopes are summed together for the gradient of the bias."""
+"""The number of rows whose slopes are summed together for the gradient of the bias."""
 ZERO, ONE, SIXTEEN = np.float32(0), np.float32(1), np.int32(16)
 
 

@@ -1,11 +1,11 @@
-"""The LSTM cell in fewer passes over memory: a backward pass by hand, and fused versions."""
+"""The LSTM cell in fewer passes over memory: a backward pass by hand, loops and kernels."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.lstm import LSTMCell
 from vision_attn.layers.precision import at_least_float32
 
@@ -18,21 +18,21 @@ class FastLSTMCell(LSTMCell):
     ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
         cell = at_least_float32(cell)
         fits, shape = len(gates) <= MOST, (*cell.shape[:-1], 4 * cell.shape[-1])
-        for part in gates:
-            fits = fits and part.shape == shape  # kernels check no shapes
-        if fits and fused("lstm", gates[0], cell):
+        for gate in gates:
+            fits = fits and gate.shape == shape  # kernels check no shapes
+        if fits and fast_version("lstm", gates[0], cell):
             return _Fused.apply(cell, *gates)
         if torch.compiler.is_compiling():  # the compiler fuses the plain expression
             return super().forward(cell, *gates)
-        return _Cell.apply(at_least_float32(sum(gates[1:], start=gates[0])), cell)
+        return _CellUpdate.apply(at_least_float32(sum(gates[1:], start=gates[0])), cell)
 
 
 MOST = 3
-"""Parts of the pre-activations that the kernels add."""
+"""The largest number of tensors that the kernels add to pre-activations."""
 
 
-class _Cell(torch.autograd.Function):
-    """The same with a hand-written backward pass, which needs half as many passes over memory as autograd's."""
+class _CellUpdate(torch.autograd.Function):
+    """The update with a hand-written backward pass, which needs half as many passes over memory as autograd's."""
 
     @staticmethod
     def forward(ctx, gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,15 +57,15 @@ class _Cell(torch.autograd.Function):
 
 
 class _Fused(torch.autograd.Function):
-    """The same by kernels: one forward, one backward."""
+    """The update by kernels: one forward, one backward."""
 
     @staticmethod
     def forward(ctx, cell: Tensor, *gates: Tensor) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.dtypes = [part.dtype for part in gates]
-        kernels, before = fused("lstm", gates[0], cell), cell.flatten(0, -2)
+        ctx.dtypes = [gate.dtype for gate in gates]
+        kernels, before = fast_version("lstm", gates[0], cell), cell.flatten(0, -2)
         assert kernels is not None
-        rows = [part.flatten(0, -2) for part in gates]
+        rows = [gate.flatten(0, -2) for gate in gates]
         activated, hidden, new_cell = kernels.update(*rows, *[None] * (MOST - len(rows)), before)
         hidden, new_cell = hidden.view(cell.shape), new_cell.view(cell.shape)
         ctx.save_for_backward(activated, cell, new_cell)
@@ -80,7 +80,7 @@ class _Fused(torch.autograd.Function):
         if grad_cell is not None:
             grad_cell = grad_cell.flatten(0, -2)
         grads = grad_hidden, grad_cell, activated, cell.flatten(0, -2), new_cell.flatten(0, -2)
-        kernels = fused("lstm", activated, cell)
+        kernels = fast_version("lstm", activated, cell)
         assert kernels is not None
         grad_gates, grad_before = kernels.gradients(*grads, ctx.dtypes[0] == torch.bfloat16)
         grad_gates = grad_gates.view(*cell.shape[:-1], -1)

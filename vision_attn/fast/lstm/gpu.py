@@ -10,7 +10,7 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 BLOCK = 256
-"""Elements of the cell for each program."""
+"""The number of elements of the cell for each program."""
 
 
 @operation("lstm_update")
@@ -19,11 +19,11 @@ def update(first: Tensor, second: Tensor | None, third: Tensor | None, cell: Ten
 
     The gates' pre-activations (N, 4 H) are the sum of one to three tensors, of any precision.
     """
-    (N, H), parts = cell.shape, [part.contiguous() for part in (first, second, third) if part is not None]
+    (N, H), addends = cell.shape, [addend.contiguous() for addend in (first, second, third) if addend is not None]
     activated, hidden, new_cell = cell.new_empty(N, 4 * H), cell.new_empty(N, H), cell.new_empty(N, H)
-    given = [*parts, parts[0], parts[0]][:3]
+    given = [*addends, addends[0], addends[0]][:3]
     grid = (triton.cdiv(N * H, BLOCK),)
-    launch(_update, grid, *given, cell.contiguous(), activated, hidden, new_cell, N * H, H, len(parts), BLOCK)
+    launch(_update, grid, *given, cell.contiguous(), activated, hidden, new_cell, N * H, H, len(addends), BLOCK)
     return activated, hidden, new_cell
 
 
@@ -35,8 +35,8 @@ def gradients(
     N, H = cell.shape
     grad_gates = activated.new_empty(N, 4 * H, dtype=torch.bfloat16 if half else activated.dtype)
     grad_before = cell.new_empty(N, H)
-    given = [cell if part is None else part.contiguous() for part in (grad_hidden, grad_cell)]
-    known = [part is not None for part in (grad_hidden, grad_cell)]
+    given = [cell if grad is None else grad.contiguous() for grad in (grad_hidden, grad_cell)]
+    known = [grad is not None for grad in (grad_hidden, grad_cell)]
     tensors = *given, activated, cell.contiguous(), new_cell, grad_gates, grad_before
     launch(_gradients, (triton.cdiv(N * H, BLOCK),), *tensors, N * H, H, *known, BLOCK)
     return grad_gates, grad_before
@@ -98,11 +98,11 @@ def _gradients(
     if OF_HIDDEN:
         by_hidden += tl.load(grad_hidden + index, mask=inside, other=0.0)
         slope += by_hidden * o * (1.0 - squashed * squashed)
-    kind = grad_gates.dtype.element_ty
-    tl.store(grad_gates + at, (slope * g * i * (1.0 - i)).to(kind), mask=inside)
-    tl.store(grad_gates + at + H, (slope * c * f * (1.0 - f)).to(kind), mask=inside)
-    tl.store(grad_gates + at + 2 * H, (by_hidden * squashed * o * (1.0 - o)).to(kind), mask=inside)
-    tl.store(grad_gates + at + 3 * H, (slope * i * (1.0 - g * g)).to(kind), mask=inside)
+    dtype = grad_gates.dtype.element_ty
+    tl.store(grad_gates + at, (slope * g * i * (1.0 - i)).to(dtype), mask=inside)
+    tl.store(grad_gates + at + H, (slope * c * f * (1.0 - f)).to(dtype), mask=inside)
+    tl.store(grad_gates + at + 2 * H, (by_hidden * squashed * o * (1.0 - o)).to(dtype), mask=inside)
+    tl.store(grad_gates + at + 3 * H, (slope * i * (1.0 - g * g)).to(dtype), mask=inside)
     tl.store(grad_before + index, slope * f, mask=inside)
 
 

@@ -1,1 +1,1 @@
-"""Models whose loops over time steps run faster."""
+"""Fast versions of models, whose loops over time steps run faster."""

@@ -1,4 +1,4 @@
-"""Models whose `forward` is a loop over time steps (RAM, DRAM, DRAW), and their parts."""
+"""Fast versions of models whose `forward` is a loop over time steps (RAM, DRAM, DRAW), and of their parts."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from vision_attn.attention.reinforce import Learned
 from vision_attn.fast.cast import casting_weights
-from vision_attn.fast.choice import is_cuda
 from vision_attn.fast.time_loops import InLoop, over_time
+from vision_attn.fast.versions import is_cuda
 from vision_attn.models.dram import DRAM, ConvolutionalGlimpse
 from vision_attn.models.draw import DRAW, DRAWReader
 from vision_attn.models.ram import RAM, GlimpseNetwork
@@ -64,7 +64,7 @@ class FastConvolutionalGlimpse(Afterwards, ConvolutionalGlimpse):
 
 
 class FastLearned(Learned):
-    """A learned baseline, which reads what all time steps computed, with weights that are cast once."""
+    """A learned baseline, which reads the states of all time steps, with weights that are cast once."""
 
     def forward(self, *arguments: Any) -> Tensor:
         with casting_weights(self):

@@ -11,22 +11,22 @@ from vision_attn.contracts.nested import Nested, map_tensors
 from vision_attn.fast import ragged
 from vision_attn.fast.accumulate import accumulating
 from vision_attn.fast.cast import casting_weights
-from vision_attn.fast.choice import fused
 from vision_attn.fast.likelihood import FastWordLogProb
 from vision_attn.fast.linear import FastLinear
 from vision_attn.fast.time_loops import over_time
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.dropout import Dropout
 from vision_attn.layers.linear import Linear
 from vision_attn.layers.precision import at_least_float32, product_dtype
 from vision_attn.models.encoder_decoder import RNNsearch
-from vision_attn.models.recurrent import Memory, OwnWords, RecurrentCaptioner
+from vision_attn.models.recurrent import OwnWords, RecurrentCaptioner, RecurrentMemory
 from vision_attn.models.show_attend_tell import Gate, ShowAttendTell
 from vision_attn.models.top_down import TopDown
 
 
 class Packed(ragged.HasRows, RecurrentCaptioner):
-    """A recurrent captioner whose `forward` runs each time step on the captions that still have a word. What does not
-    depend on the previous state runs on all time steps at once."""
+    """A recurrent captioner whose `forward` runs each time step on the captions that still have a word. Computations
+    that do not depend on the previous state run on all time steps at once."""
 
     word_log_prob: FastWordLogProb
 
@@ -55,7 +55,7 @@ class Packed(ragged.HasRows, RecurrentCaptioner):
         memory, state = self.start(regions, words.shape[1])
         memory, mask = memory._replace(regions=accumulating(memory.regions)), memory.expectation_mask
         real, state, chosen = memory.real, packed(state), []
-        queries, outputs, looks = [], [], []
+        queries, outputs, all_seen = [], [], []
         for step, from_word in zip(steps, given, strict=True):
             if step.images < len(memory.regions):
                 memory = ragged.leading(memory._replace(step=None), step.images)
@@ -70,18 +70,18 @@ class Packed(ragged.HasRows, RecurrentCaptioner):
                 own.sample(chosen[-1], output)
             queries.append(query)
             outputs.append(output)
-            looks.append(seen)
+            all_seen.append(seen)
         del from_word, given  # the largest of what the loop read
 
         if own:
             embedded = torch.cat(chosen)
-        deep = self.deep(embedded, *(torch.cat(parts) for parts in zip(*outputs, strict=True)), runs=runs)
+        deep = self.deep(embedded, *(torch.cat(steps) for steps in zip(*outputs, strict=True)), runs=runs)
         log_prob, mean = self.word_log_prob(
             self.output, deep, words, with_mean=self.with_mean, bars_pad=self.bars_pad, position=position
         )
         word_mask = words != PAD
-        alpha = ragged.padded([seen.alpha for seen in looks], words) * word_mask[..., None]
-        regions_seen = [seen.region for seen in looks if seen.region is not None]
+        alpha = ragged.padded([seen.alpha for seen in all_seen], words) * word_mask[..., None]
+        regions_seen = [seen.region for seen in all_seen if seen.region is not None]
         if not regions_seen:
             return Caption(log_prob, alpha, real=real, mean_log_prob=mean)
         region = ragged.padded(regions_seen, words)
@@ -89,27 +89,31 @@ class Packed(ragged.HasRows, RecurrentCaptioner):
         choice = self.attention.choice(alpha, region, word_mask, mask, ragged.padded(seen_from, words))
         return Caption(log_prob, alpha, region, choice, real, mean)
 
-    def attend(self, query: Tensor, state: Nested, memory: Memory) -> tuple[AttentionOutput, Nested]:
-        """What is seen has the layout of the query."""
+    def attend(self, query: Tensor, state: Nested, memory: RecurrentMemory) -> tuple[AttentionOutput, Nested]:
+        """Attend to the regions. The context has the layout of the query."""
         seen, carry = super().attend(ragged.spread(query, memory.step), state, memory)
         context = ragged.collect(seen.context, memory.step)
         return AttentionOutput(context, *seen[1:]), carry  # torch 2.11 compiles no `_replace` of what a step returns
 
-    def for_rows(self, vectors: Float[Tensor, "B N"], memory: Memory, like: Tensor) -> Float[Tensor, "*rows N"]:
+    def for_rows(
+        self, vectors: Float[Tensor, "B N"], memory: RecurrentMemory, like: Tensor
+    ) -> Float[Tensor, "*rows N"]:
         if memory.step is None:
             return super().for_rows(vectors, memory, like)
         return ragged.collect(vectors[:, None].expand(-1, memory.step.rows, -1), memory.step)
 
-    def step(self, word: Int[Tensor, "B R"], state: Nested, memory: Memory) -> tuple[Tensor, Nested, AttentionMap]:
-        """On a GPU an input that several layers read is cast once."""
+    def step(
+        self, word: Int[Tensor, "B R"], state: Nested, memory: RecurrentMemory
+    ) -> tuple[Tensor, Nested, AttentionMap]:
+        """Cast, on a GPU, an input that several layers read once."""
         if not word.is_cuda:
             return super().step(word, state, memory)
         with over_time(self):
             return super().step(word, state, memory)
 
     def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
-        """What the LSTM gets of words, `word_to_lstm(embedded)`: on a CPU computed once for each different word, where
-        most occur several times."""
+        """The words' part of the LSTM's input, `word_to_lstm(embedded)`: on a CPU computed once for each different
+        word, where most words occur several times."""
         if words.device.type == "cpu":
             different, number = words.unique(return_inverse=True)
             if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
@@ -141,14 +145,14 @@ def tanh_of_sum(
     a: Float[Tensor, "*rows D"], b: Float[Tensor, "*rows D"], c: Float[Tensor, "*rows D"]
 ) -> Float[Tensor, "*rows D"]:
     """tanh(a + b + c); on a GPU by one kernel, in the precision of the products that follow."""
-    if a.shape == b.shape == c.shape and (kernels := fused("pointwise", a, b, c)):
+    if a.shape == b.shape == c.shape and (kernels := fast_version("pointwise", a, b, c)):
         return kernels.TanhOfSum.apply(a, b, c, product_dtype(a))
     return (a + b + c).tanh()
 
 
 def gated(gate: Float[Tensor, "*rows G"], x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
     """sigmoid(gate) x, with one gate for a row or for each feature; on a GPU by one kernel."""
-    kernels = fused("pointwise", gate, x)
+    kernels = fast_version("pointwise", gate, x)
     if kernels and gate.shape[-1] in (1, x.shape[-1]) and x.shape[-1] <= kernels.MOST:
         return kernels.Gated.apply(gate, x)
     return gate.sigmoid() * x
@@ -169,14 +173,14 @@ class FastRNNsearch(FusedOutput, Packed, RNNsearch):
 def packed(state: Nested) -> Nested:
     """The state of a loop over given words, whose hidden states and cells are packed rows."""
     *recurrent, carry, seen_before = state
-    return type(state)(*map_tensors(lambda part: part.flatten(0, 1), recurrent), carry, seen_before)
+    return type(state)(*map_tensors(lambda tensor: tensor.flatten(0, 1), recurrent), carry, seen_before)
 
 
-def leading(state: Nested, step: ragged.Step) -> Nested:
-    """A state of packed rows, for the captions that have a word at `step`."""
+def leading(state: Nested, step: ragged.PackedStep) -> Nested:
+    """Select, from a state of packed rows, the captions that have a word at `step`."""
     *recurrent, carry, seen_before = state
     if step.kept is not None:
-        recurrent = [None if part is None else part.index_select(0, step.kept) for part in recurrent]
+        recurrent = [None if tensor is None else tensor.index_select(0, step.kept) for tensor in recurrent]
     if carry is not None or seen_before is not None:
         carry, seen_before = ragged.leading((carry, seen_before), step.images, step.rows)
     return type(state)(*recurrent, carry, seen_before)
@@ -196,9 +200,9 @@ def in_order(caption: Caption, image: Int[Tensor, "B"], row: Int[Tensor, "B R"],
     row = row.argsort(dim=1)[image]
     row = (row[..., None] * runs + torch.arange(runs, device=row.device)).flatten(1)
 
-    def before(part: Tensor) -> Tensor:
-        index = row.view(*row.shape, *[1] * (part.dim() - 2)).expand(-1, -1, *part.shape[2:])
-        return part[image].gather(1, index)
+    def before(tensor: Tensor) -> Tensor:
+        index = row.view(*row.shape, *[1] * (tensor.dim() - 2)).expand(-1, -1, *tensor.shape[2:])
+        return tensor[image].gather(1, index)
 
     real = None if caption.real is None else caption.real[image]
     return map_tensors(before, caption._replace(real=None))._replace(real=real)

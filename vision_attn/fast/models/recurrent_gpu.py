@@ -1,5 +1,5 @@
-"""Sums and products element by element on a GPU, with what follows them: one kernel forward, one backward. The plain
-versions are in `fast.models.recurrent`."""
+"""Elementwise sums and products on a GPU, with the function that follows them: one kernel forward, one backward. The
+plain versions are in `fast.models.recurrent`."""
 
 from typing import no_type_check
 
@@ -13,14 +13,14 @@ from vision_attn.fast.launch import launch, operation
 
 BLOCK = 1024
 MOST = 8192
-"""The most features of a row that one program holds."""
+"""The largest number of features of a row that one program holds."""
 
 
 @operation("tanh_of_sum")
 def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
     """tanh(a + b + c) of tensors of one shape and any precision, computed in float32, in `dtype`."""
     output = torch.empty_like(a, dtype=dtype, memory_format=torch.contiguous_format)
-    tensors = *(part.contiguous() for part in (a, b, c)), output
+    tensors = *(tensor.contiguous() for tensor in (a, b, c)), output
     launch(_tanh_of_sum, (triton.cdiv(a.numel(), BLOCK),), *tensors, a.numel(), BLOCK)
     return output
 
@@ -38,8 +38,8 @@ def gated(gate: Tensor, x: Tensor) -> Tensor:
 def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of the gates and of x."""
     N, D = x.shape
-    by_gate, by_x = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
-    tensors = *(part.contiguous() for part in (grad, gate, x)), by_gate, by_x
+    by_gate, by_x = (torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (gate, x))
+    tensors = *(tensor.contiguous() for tensor in (grad, gate, x)), by_gate, by_x
     launch(_gated_gradients, (N,), *tensors, D, gate.shape[1], triton.next_power_of_2(D))
     return by_gate, by_x
 
@@ -74,7 +74,7 @@ class Gated(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, x = ctx.saved_tensors
-        rows = (part.flatten(0, -2) for part in (grad, gate, x))
+        rows = (tensor.flatten(0, -2) for tensor in (grad, gate, x))
         by_gate, by_x = gated_gradients(*rows)
         return by_gate.view(gate.shape), by_x.view(x.shape)
 
@@ -91,7 +91,7 @@ def _(gate: Tensor, x: Tensor) -> Tensor:
 
 @gated_gradients.register_fake
 def _(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    by_gate, by_x = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in (gate, x))
+    by_gate, by_x = (torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (gate, x))
     return by_gate, by_x
 
 

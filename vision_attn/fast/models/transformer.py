@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from vision_attn.contracts import Caption
 from vision_attn.fast import ragged
 from vision_attn.fast.cast import casting_weights
-from vision_attn.fast.choice import is_cuda
 from vision_attn.fast.multi_head import one_product
+from vision_attn.fast.versions import is_cuda
 from vision_attn.layers.precision import product_dtype
 from vision_attn.models.transformer import Transformer, _real
 
@@ -41,17 +41,17 @@ class FastTransformer(ragged.HasRows, Transformer):
         return Caption(log_prob, alpha, real=_real(memory), mean_log_prob=mean)
 
     def _remembered(self, regions: Float[Tensor, "B L D"]) -> list[tuple[Tensor, Tensor]]:
-        looks = [layer.to_regions for layer in self.layers]
-        parts = [part for look in looks for part in look.projections]
-        if (product := one_product(parts, regions)) is None:
+        attentions = [layer.to_regions for layer in self.layers]
+        projections = [projection for attention in attentions for projection in attention.projections]
+        if (product := one_product(projections, regions)) is None:
             return super()._remembered(regions)
-        heads = product.unflatten(-1, (len(parts), looks[0].num_heads, -1))  # (B, L, parts, K, d)
-        each = heads.permute(2, 0, 3, 1, 4).contiguous().unbind()  # one copy for all of them
-        number = len(looks[0].projections)
-        return list(zip(each[::number], each[number - 1 :: number], strict=True))
+        heads = product.unflatten(-1, (len(projections), attentions[0].num_heads, -1))  # (B, L, parts, K, d)
+        by_layer = heads.permute(2, 0, 3, 1, 4).contiguous().unbind()  # one copy for all of them
+        number = len(attentions[0].projections)
+        return list(zip(by_layer[::number], by_layer[number - 1 :: number], strict=True))
 
     def _visible(self, row: Int[Tensor, "B Q"], time: Int[Tensor, "B Q"]) -> Tensor:
-        """On a GPU what its kernel adds to scores, computed once for all layers."""
+        """The mask that a GPU's kernel adds to scores, computed once for all layers."""
         visible = super()._visible(row, time)
         if not is_cuda(row):
             return visible

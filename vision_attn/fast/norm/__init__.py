@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from vision_attn.fast.choice import fused
+from vision_attn.fast.versions import fast_version
 from vision_attn.layers.norm import PreNorm
 from vision_attn.layers.precision import product_dtype
 
@@ -13,7 +13,7 @@ class FastPreNorm(PreNorm):
     once, in place of a cast before each of them."""
 
     def forward(self, input: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
-        dtype, kernels = product_dtype(input), fused("norm", input, self.weight)
+        dtype, kernels = product_dtype(input), fast_version("norm", input, self.weight)
         if dtype == input.dtype or kernels is None or input.shape[-1] > kernels.MOST:
             return super().forward(input)
         rows = input.reshape(-1, input.shape[-1])

@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 from vision_attn.fast.launch import launch, operation
 
 MOST = 8192
-"""The most features of a row, which one program holds."""
+"""The largest number of features of a row, which one program holds."""
 PARTS = 256
-"""Programs of the backward pass at most. Each sums the gradients of weights over its own rows."""
+"""The largest number of programs of the backward pass. Each sums the gradients of weights over its own rows."""
 
 
 class Normalised(torch.autograd.Function):
@@ -29,8 +29,8 @@ class Normalised(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        of_x, parts = gradients(grad, *ctx.saved_tensors)
-        return of_x, *parts.sum(dim=0).unbind(), None, None
+        of_x, partial_sums = gradients(grad, *ctx.saved_tensors)
+        return of_x, *partial_sums.sum(dim=0).unbind(), None, None
 
 
 @operation("normalise")
@@ -46,10 +46,10 @@ def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.
 def gradients(grad: Tensor, x: Tensor, weight: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, and (P, 2, H), parts of those of the weight and of the bias."""
     (N, H), of_x = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
-    parts = x.new_empty(min(N, PARTS), 2, H)
-    tensors = grad.contiguous(), x.contiguous(), weight.contiguous(), moments, of_x, parts
-    launch(_gradients, (len(parts),), *tensors, N, H, len(parts), triton.next_power_of_2(H))
-    return of_x, parts
+    partial_sums = x.new_empty(min(N, PARTS), 2, H)
+    tensors = grad.contiguous(), x.contiguous(), weight.contiguous(), moments, of_x, partial_sums
+    launch(_gradients, (len(partial_sums),), *tensors, N, H, len(partial_sums), triton.next_power_of_2(H))
+    return of_x, partial_sums
 
 
 def _outputs(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -85,10 +85,11 @@ def _normalise(x, weight, bias, y, moments, H, eps, BLOCK: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _gradients(grad, x, weight, moments, of_x, parts, N, H, P, BLOCK: tl.constexpr):
-    """With n the normalised row and g = weight * grad, the gradient of x is (g - mean(g) - n mean(g n)) / sigma."""
-    part, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    inside, place = index < H, part * H + index
+def _gradients(grad, x, weight, moments, of_x, partial_sums, N, H, P, BLOCK: tl.constexpr):
+    """Compute the gradients of a row: with n the normalised row and g = weight * grad, that of x is (g - mean(g) - n
+    mean(g n)) / sigma."""
+    program, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside, place = index < H, program * H + index
     w = tl.load(weight + index, mask=inside, other=0.0)
     of_weight, of_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for row in range(tl.program_id(0), N, P):
@@ -101,5 +102,5 @@ def _gradients(grad, x, weight, moments, of_x, parts, N, H, P, BLOCK: tl.constex
         of_weight += slope * n
         of_bias += slope
         place += P * H
-    tl.store(parts + part * 2 * H + index, of_weight, mask=inside)
-    tl.store(parts + (part * 2 + 1) * H + index, of_bias, mask=inside)
+    tl.store(partial_sums + program * 2 * H + index, of_weight, mask=inside)
+    tl.store(partial_sums + (program * 2 + 1) * H + index, of_bias, mask=inside)

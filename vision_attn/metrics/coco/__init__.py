@@ -1,1 +1,1 @@
-"""COCO's metrics of captions, computed by its own code, some of it Java, in isolated processes."""
+"""Compute COCO's caption metrics by COCO's own code, some of it Java, in isolated processes."""

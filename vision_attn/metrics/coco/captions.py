@@ -1,4 +1,4 @@
-"""Caption metrics, computed by COCO's own code in isolated processes.
+"""`caption_metrics`: score captions by COCO's own code in isolated processes.
 
     report = caption_metrics({7: "a dog runs"}, {7: ["a dog is running", "the dog runs"]})
     report.metrics["BLEU-4"]
@@ -19,7 +19,7 @@ from vision_attn.metrics.coco.isolated import run
 from vision_attn.metrics.coco.java import spice_jars
 from vision_attn.metrics.coco.languages import unsegmented
 from vision_attn.metrics.coco.scorers import one_line
-from vision_attn.metrics.function_words import Language, language_of
+from vision_attn.metrics.function_words import CaptionLanguage, language_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import scratch
 
@@ -37,26 +37,26 @@ MAX_WORDS, MAX_CHARACTERS = 300, 100
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
 ENGLISH = ("METEOR", "SPICE")
-"""Metrics that know English alone."""
+"""The metrics that only know English."""
 SPLIT = "it compares English words, and these captions are split in another way"
 CLIP = ("CLIPScore", "RefCLIPScore")
-"""Metrics that also see the images: see `clip_score`."""
+"""The metrics that also see the images: see `clip_score`."""
 
 
 class Report(NamedTuple):
-    """Metrics, failures and notes."""
+    """The metrics of a set of captions, with failures and notes."""
 
     metrics: dict[str, float]
-    """As fractions: BLEU-4 of 19.5 in a paper's table is 0.195 here. CIDEr can exceed 1."""
+    """The metrics as fractions: a BLEU-4 of 19.5 in a paper's table is 0.195 here. CIDEr can exceed 1."""
     failed: dict[str, str]
     """The metrics that could not be computed, each with the reason in one line."""
     notes: tuple[str, ...] = ()
-    """One line each, such as the number of captions left out."""
-    each: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
-    """The metrics of each image, of its caption alone. None for those that failed, and for images left out. CIDEr,
-    ROUGE-L and SPICE of the corpus are their means; BLEU and METEOR are computed from sums over all images."""
+    """Remarks of one line each, such as the number of captions left out."""
+    by_image: Mapping[Hashable, Mapping[str, float | None]] = MappingProxyType({})
+    """The metrics of each image's caption; None for failed metrics and for images left out. CIDEr, ROUGE-L and SPICE of
+    the corpus are means of these; BLEU and METEOR are computed from sums over all images."""
     counts: Mapping[str, Sequence[Sequence[float]]] = MappingProxyType({})
-    """For "bleu" and "meteor": of each image that is scored, the numbers that are summed; see `sums`."""
+    """The numbers of each scored image that "bleu" and "meteor" sum over; see `sums`."""
 
 
 def caption_metrics(
@@ -66,18 +66,18 @@ def caption_metrics(
     names: Iterable[str] | None = None,
     split: Callable[[str], Sequence[str]] | None = None,
     time_limit: int | float = 1800,
-    language: Language | None = None,
+    language: CaptionLanguage | None = None,
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 
-    `names` selects from METRICS; None selects all, but SPICE only if its files exist. METEOR is by far the slowest, so
-    for validation select BLEU-4 and CIDEr. `time_limit`, in seconds, applies to the tokenizer and to each metric.
-    References of images without a candidate are ignored (CIDEr depends on the set of images). References without words
-    are left out, and so are images without other references; the notes count both.
+    names: a selection from METRICS; None selects all, but SPICE only if its files exist. METEOR is by far the slowest,
+    so for validation select BLEU-4 and CIDEr. time_limit: in seconds, for the tokenizer and for each metric. References
+    of images without a candidate are ignored (CIDEr depends on the set of images). References without words are left
+    out, and so are images without other references; the notes count both.
 
-    METEOR and SPICE know English alone: without `names` they are left out, with a note, where references are in another
-    language or `split` makes their words. `language`: what `metrics.function_words.language_of` finds of a whole data
-    set; None: it is decided by all of `references`.
+    METEOR and SPICE only know English: without `names` they are left out, with a note, if references are in another
+    language or `split` makes their words. language: that of a whole data set, from
+    `metrics.function_words.language_of`; None for that of all `references`.
 
     Raises UserError for an unknown name, no candidates, a candidate without references, or references without a single
     word.
@@ -115,7 +115,7 @@ def caption_metrics(
     failed: dict[str, str] = {}
     images = [image for image, good in zip(candidates, kept, strict=True) if good]
     alone = [name for name in METRICS if name in wanted and not name.endswith("-no-brevity")]
-    each: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
+    by_image: dict[Hashable, dict[str, float | None]] = {image: dict.fromkeys(alone) for image in candidates}
     counts: dict[str, Sequence[Sequence[float]]] = {}
     for job, answer in answers.items():
         asked = [name for name in FAMILIES[job] if name in wanted]
@@ -127,8 +127,8 @@ def caption_metrics(
         metrics |= {name: round(corpus[name], 9) for name in asked}  # BLEU's smoothing leaves 1e-14
         for name in set(asked) & of_images.keys():
             for image, score in zip(images, of_images[name], strict=True):
-                each[image][name] = round(score, 9)
-    return Report(metrics, failed, tuple(notes), each, counts)
+                by_image[image][name] = round(score, 9)
+    return Report(metrics, failed, tuple(notes), by_image, counts)
 
 
 def choose(names: Iterable[str] | None) -> tuple[Set[str], list[str]]:
@@ -162,7 +162,7 @@ def check(candidates: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
 def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> tuple[list[bool], list[str]]:
     """Write tokens.json for the scorers. Returns for each image whether it is scored, and notes.
 
-    `tokens`: all candidates, then all references, tokenised. `counts`: the number of references of each image. Empty
+    tokens: all candidates, then all references, tokenised. counts: the number of references of each image. Empty
     references are left out (they would credit an empty candidate, and METEOR reads fields by position), and so are
     images without other references. Long captions are cut.
     """

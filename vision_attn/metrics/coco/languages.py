@@ -1,15 +1,15 @@
-"""What a user should know of captions whose words are not written apart."""
+"""Note captions of languages that are written without spaces between words."""
 
 import unicodedata
 from collections.abc import Sequence
 
 LONG = 4
-"""Letters of a caption of one word from which on it may be a sentence."""
+"""The number of letters from which on a caption of one word may be a sentence."""
 
 
 def unsegmented(captions: Sequence[str]) -> list[str]:
-    """A note if more than half of the tokenised captions are one word of several letters of a script without case, as
-    where words are written without spaces."""
+    """Return a note if more than half of the tokenised captions are one word of several letters in a script without
+    case, as in languages written without spaces."""
     whole = [caption for caption in captions if " " not in caption and sum(map(_caseless, caption)) >= LONG]
     if 2 * len(whole) <= len(captions):
         return []

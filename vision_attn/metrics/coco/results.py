@@ -13,19 +13,19 @@ INTERVALS = "intervals.json"
 """The name of the file of the intervals of metrics that an evaluation writes."""
 
 Image: TypeAlias = int | str | tuple[str, int | str]
-"""The id of an image; where there are several data sets, whose ids may be the same, the name of its set and its id."""
+"""The id of an image; with several data sets, which may share ids, the name of its set and its id."""
 
 
 def write_results(path: str | Path, captions: Mapping[Image, str]) -> None:
-    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`, also with the
+    """Write one caption per image id in the COCO results format: `[{"image_id": ..., "caption": ...}]`, with the
     `source` of each image where it is known."""
     _write(path, json.dumps(_records(captions), ensure_ascii=False, indent=0) + "\n")
 
 
-def write_each(path: str | Path, captions: Mapping[Any, str], each: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.each`)."""
+def write_each(path: str | Path, captions: Mapping[Any, str], scores: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Write a line of JSON for each image: its id, its source, its caption, and its metrics (`Report.by_image`)."""
     records = zip(captions, _records(captions), strict=True)
-    lines = [{**record, **each.get(image, {})} for image, record in records]
+    lines = [{**record, **scores.get(image, {})} for image, record in records]
     _write(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 

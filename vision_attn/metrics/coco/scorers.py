@@ -18,14 +18,13 @@ from vision_attn.metrics.coco.java import jar, java, spice_jars
 
 
 class Scores(NamedTuple):
-    """What a job returns."""
+    """The scores that a job returns."""
 
     corpus: dict[str, float]
-    each: dict[str, list[float]]
-    """Of each image, in the order of the file."""
+    by_image: dict[str, list[float]]
+    """The scores of each image, in the order of the file."""
     counts: list[list[float]] = []  # never changed
-    """Of each image, numbers whose sums determine the scores of the corpus, where these are no means; see
-    `sums`."""
+    """The numbers of each image whose sums determine the scores of the corpus, if these are not means; see `sums`."""
 
 
 def one_line(caption: str) -> str:
@@ -62,8 +61,8 @@ def tokens(folder: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def bleu(folder: Path) -> Scores:
-    """Corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015. BLEU of the
-    corpus is that of its sums of n-grams and lengths, not a mean over images."""
+    """Compute corpus BLEU-1 to 4 (Papineni et al. 2002), also without the brevity penalty, as in Xu et al. 2015. BLEU
+    of the corpus comes from sums of n-grams and lengths; it is not a mean over images."""
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 
     scorer = BleuScorer(n=4)
@@ -74,16 +73,16 @@ def bleu(folder: Path) -> Scores:
         length = caption["testlen"]
         closest = min((abs(other - length), other) for other in caption["reflen"])[1]
         counts.append([length, closest, *caption["correct"], *caption["guess"]])
-    scores, each = scorer.compute_score(option="closest", verbose=0)
+    scores, by_caption = scorer.compute_score(option="closest", verbose=0)
     scorer.special_reflen = 0  # with references of length 0, no candidate is too short
     unpenalised, _ = scorer.recompute_score(option="closest")
     named = {f"BLEU-{n}": score for n, score in enumerate(scores, 1)}
     named |= {f"BLEU-{n}-no-brevity": score for n, score in enumerate(unpenalised, 1)}
-    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(each, 1)}, counts)
+    return Scores(named, {f"BLEU-{n}": scores for n, scores in enumerate(by_caption, 1)}, counts)
 
 
 def rouge_l(folder: Path) -> Scores:
-    """ROUGE-L (Lin and Hovy 2004), mean over images."""
+    """Compute ROUGE-L (Lin and Hovy 2004), averaged over images."""
     from pycocoevalcap.rouge.rouge import Rouge
 
     candidates, references = tokens(folder)
@@ -92,19 +91,20 @@ def rouge_l(folder: Path) -> Scores:
 
 
 def cider(folder: Path) -> Scores:
-    """CIDEr (Vedantam et al. 2015), mean over images: their CIDEr-D, which COCO's code calls CIDEr."""
+    """Compute CIDEr (Vedantam et al. 2015), averaged over images: the paper's CIDEr-D, which COCO's code calls
+    CIDEr."""
     from pycocoevalcap.cider.cider_scorer import CiderScorer
 
     scorer = CiderScorer(n=4, sigma=6.0)
     for candidate, references in zip(*tokens(folder), strict=True):
         scorer += (candidate, references)
-    mean, each = scorer.compute_score()
-    return Scores({"CIDEr": float(mean)}, {"CIDEr": each.tolist()})
+    mean, by_caption = scorer.compute_score()
+    return Scores({"CIDEr": float(mean)}, {"CIDEr": by_caption.tolist()})
 
 
 def meteor(folder: Path) -> Scores:
-    """METEOR 1.5 (Denkowski and Lavie 2014) for English, as COCO's code runs it: that of the corpus is computed from
-    sums over its images, and is not their mean."""
+    """Compute METEOR 1.5 (Denkowski and Lavie 2014) for English, as COCO's code runs it. METEOR of the corpus comes
+    from sums over its images; it is not their mean."""
     process = start_meteor(folder)
     try:
         return ask_meteor(process, *tokens(folder))
@@ -113,14 +113,14 @@ def meteor(folder: Path) -> Scores:
 
 
 def start_meteor(folder: Path) -> subprocess.Popen:
-    """Start METEOR's Java program, which loads its tables for some seconds."""
+    """Start METEOR's Java program, which takes some seconds to load its tables."""
     command = java("-jar", jar("meteor/meteor-1.5.jar"), "-", "-", "-stdio", "-l", "en", "-norm", megabytes=1024,
                    folder=folder)  # fmt: skip
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def ask_meteor(process: subprocess.Popen, candidates: list[str], references: list[list[str]]) -> Scores:
-    """METEOR of a corpus, tokenised. The program can be asked again."""
+    """Compute METEOR of a tokenised corpus. The program can be asked again."""
     asked, answered = process.stdin, process.stdout
     assert asked and answered
 
@@ -139,11 +139,13 @@ def ask_meteor(process: subprocess.Popen, candidates: list[str], references: lis
         send("SCORE", *map(without_separator, texts), without_separator(candidate))
         statistics.append(receive())
     send("EVAL", *statistics)
-    *each, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
+    *by_caption, corpus = [float(receive()) for _ in range(len(candidates) + 1)]
     counts = [list(map(float, line.split())) for line in statistics]
-    for one in counts:  # sums over images leave out the one chunk of a caption that matches its reference throughout
-        one[20] *= not (one[20] == 1 and one[21:] == one[:2])
-    return Scores({"METEOR": corpus}, {"METEOR": each}, counts)
+    for (
+        counted
+    ) in counts:  # sums over images leave out the one chunk of a caption that matches its reference throughout
+        counted[20] *= not (counted[20] == 1 and counted[21:] == counted[:2])
+    return Scores({"METEOR": corpus}, {"METEOR": by_caption}, counts)
 
 
 def without_separator(caption: str) -> str:
@@ -152,7 +154,8 @@ def without_separator(caption: str) -> str:
 
 
 def spice(folder: Path) -> Scores:
-    """SPICE (Anderson et al. 2016), mean over images. Its jar needs Java 15 or older (see VISION_ATTN_JAVA)."""
+    """Compute SPICE (Anderson et al. 2016), averaged over images. Its jar needs Java 15 or older (see
+    VISION_ATTN_JAVA)."""
     candidates, references = tokens(folder)
     items = [{"image_id": i, "test": c, "refs": r} for i, (c, r) in enumerate(zip(candidates, references, strict=True))]
     (folder / "spice_in.json").write_text(json.dumps(items), encoding="utf-8")
@@ -165,5 +168,5 @@ def spice(folder: Path) -> Scores:
 
 
 def _mean(name: str, scores: list[float]) -> Scores:
-    """A metric of the corpus that is the mean over its images."""
+    """Return a corpus metric that is the mean over images."""
     return Scores({name: math.fsum(scores) / len(scores)}, {name: scores})

@@ -1,4 +1,5 @@
-"""Corpus metrics of captions from sums over images, and their intervals: how far a metric moves with other images.
+"""Compute corpus metrics of captions from sums over images, and their intervals: how far a metric moves with other
+images.
 
     report = caption_metrics(candidates, references)
     estimates(report)["CIDEr"].interval()  # low, high
@@ -15,44 +16,48 @@ from vision_attn.metrics.coco.captions import CLIP, ORDERS, Report
 from vision_attn.metrics.intervals import Jackknife
 
 METEOR_WEIGHTS = (1.0, 0.6, 0.8, 0.6)
-"""Of exact matches, stems, synonyms and paraphrases, for English (Denkowski and Lavie 2014, table 2)."""
+"""METEOR's weights of exact matches, stems, synonyms and paraphrases for English (Denkowski and Lavie 2014, table
+2)."""
 ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 """The other parameters of METEOR for English."""
 
 
 def estimates(report: Report) -> dict[str, Jackknife]:
-    """Each metric of `report`, from all images and with each of them left out. Empty for fewer than two images.
+    """Estimate each metric of `report` from all images and with each image left out. Empty for fewer than two images.
 
-    Of two reports of the same images in the same order, the difference of their estimates is that of paired images.
+    For two reports on the same images in the same order, the difference of their estimates is that of paired images.
     BLEU and METEOR are smooth functions of sums over images, so the jackknife holds for them as for means (Miller
     1974); but if BLEU-4 rests on very few common sequences of four words, it is hardly smooth, and intervals are wide.
     """
     means = [name for name in ("ROUGE-L", "CIDEr", "SPICE", *CLIP) if name in report.metrics]
-    scored = [one for one in report.each.values() if all(one[name] is not None for name in means)]
-    values = {name: np.array([[one[name]] for one in scored]) for name in means}
+    scored = [scores for scores in report.by_image.values() if all(scores[name] is not None for name in means)]
+    values = {name: np.array([[scores[name]] for scores in scored]) for name in means}
     values |= {job: np.array(counts, dtype=float) for job, counts in report.counts.items()}
     num_images = min(map(len, values.values()), default=0)
-    values = {name: one for name, one in values.items() if len(one) == num_images}  # images may be left out of some
+    values = {
+        name: value for name, value in values.items() if len(value) == num_images
+    }  # images may be left out of some
     if num_images < 2:
         return {}
     whole, others = dict[str, ndarray](), dict[str, ndarray]()
-    for name, one in values.items():
-        total = one.sum(axis=0, keepdims=True)
+    for name, value in values.items():
+        total = value.sum(axis=0, keepdims=True)
         whole |= _metrics(name, total, num_images)
-        others |= _metrics(name, total - one, num_images - 1)
+        others |= _metrics(name, total - value, num_images - 1)
     return {name: Jackknife(whole[name][0], others[name]) for name in report.metrics if name in whole}
 
 
 def _metrics(name: str, sums: Float[ndarray, "rows K"], num_images: int) -> dict[str, Float[ndarray, "rows"]]:
-    """Metrics of the corpus from sums over images: of a job ("bleu", "meteor"), or of a metric that is a mean."""
+    """Compute metrics of the corpus from sums over images: those of a job ("bleu", "meteor"), or a metric that is a
+    mean."""
     if name == "bleu":
         return bleu(sums)
     return meteor(sums) if name == "meteor" else {name: sums[:, 0] / num_images}
 
 
 def bleu(sums: Float[ndarray, "rows 10"]) -> dict[str, Float[ndarray, "rows"]]:
-    """Corpus BLEU (Papineni et al. 2002) of sums over images: the length of the captions and of the closest references,
-    and for n = 1 to 4 the n-grams that match and all. Smoothed as in `pycocoevalcap`."""
+    """Compute corpus BLEU (Papineni et al. 2002) from sums over images: the lengths of the captions and of the closest
+    references, and for n = 1 to 4 the numbers of matching and of all n-grams. Smoothed as in `pycocoevalcap`."""
     tiny, small = 1e-15, 1e-9
     length, closest = sums[:, 0], sums[:, 1]
     logs = np.log((sums[:, 2:6] + tiny) / (sums[:, 6:] + small)).cumsum(axis=1)
@@ -62,10 +67,10 @@ def bleu(sums: Float[ndarray, "rows 10"]) -> dict[str, Float[ndarray, "rows"]]:
 
 
 def meteor(sums: Float[ndarray, "rows 23"]) -> dict[str, Float[ndarray, "rows"]]:
-    """METEOR 1.5 (Denkowski and Lavie 2014) of sums over images, of the numbers that its program returns for one.
+    """Compute METEOR 1.5 (Denkowski and Lavie 2014) from sums over images of the numbers that its program returns.
 
-    These are the words of captions and of references, how many of them are function words, for each kind of match the
-    content words and the function words matched of both, chunks, and the words matched of both.
+    The numbers are, in order: the words of captions and references, the function words among them, the content and
+    function words of both that each kind of match matched, the chunks, and the matched words of both.
     """
     words, function, chunks, matched = sums[:, :2], sums[:, 2:4], sums[:, 20], sums[:, 21:]
     content, functional = np.moveaxis(sums[:, 4:20].reshape(-1, 4, 2, 2), 2, 0)  # each (rows, kinds, both)

@@ -1,1 +1,1 @@
-"""Figures for papers, by matplotlib: PDF, SVG and PNG at a width in inches, with text as text."""
+"""Figures for papers by matplotlib: PDF, SVG and PNG at a width in inches, with text as text."""

@@ -1,4 +1,4 @@
-"""The cells of a map by themselves, in the colours of the overlay."""
+"""Draw the cells of a map by themselves, in the colours of the overlay."""
 
 from jaxtyping import Float
 from matplotlib import colormaps
@@ -9,9 +9,9 @@ from vision_attn.geometry.extents import WHOLE, Extent, nearest
 from vision_attn.viz.overlay.views import pixels_of
 
 COLOURS = "plasma"
-"""The map of colours of matplotlib that `viz.overlay.views.RAMP` is taken from."""
+"""The colour map of matplotlib that `viz.overlay.views.RAMP` is taken from."""
 NOTHING = "#7f7f7f"
-"""Around the part that the model saw."""
+"""The colour around the part that the model saw."""
 
 
 def cells(
@@ -22,6 +22,6 @@ def cells(
     rows = nearest(size[1], share.shape[0], extent.y0, extent.y1)
     columns = nearest(size[0], share.shape[1], extent.x0, extent.x1)
     drawn = Image.fromarray(colormaps[COLOURS](share[rows][:, columns].numpy(), bytes=True)[..., :3])
-    page, part = Image.new("RGB", size, NOTHING), pixels_of(seen, *size)
-    page.paste(drawn.crop(part), part[:2])
+    page, inner = Image.new("RGB", size, NOTHING), pixels_of(seen, *size)
+    page.paste(drawn.crop(inner), inner[:2])
     return page

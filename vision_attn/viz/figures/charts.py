@@ -1,4 +1,4 @@
-"""Figures of charts: curves of runs, and how faithful maps are."""
+"""Draw figures of charts: curves and metrics of runs, and the faithfulness of maps."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -14,17 +14,18 @@ from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
 from vision_attn.viz.figures.paper import Paper
 
 CHART = 2.1, 1.5
-"""About the width of a chart, and the height of a row of charts, in inches."""
+"""The approximate width of a chart and the height of a row of charts, in inches."""
 LEGEND = 0.17
 """The height of a line of the legend, in inches."""
 COLOURS = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"
-"""Of Okabe and Ito, which people with any colour vision tell apart; with 4 dashes they make 28 kinds of lines."""
+"""The colours of Okabe and Ito, which people with any colour vision can tell apart; with 4 dashes they make 28 kinds of
+lines."""
 DASHES = "-", "--", "-.", ":"
 
 
 def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> PaperFigure:
-    """A small chart for each name, of a curve for each run against the step, with one legend. Raises UserError if there
-    is none."""
+    """Draw a small chart for each name, with a curve for each run against the step, and one legend. Raises UserError
+    without curves."""
     if not curves:
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
     with drawing(paper):
@@ -37,7 +38,7 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
 
 
 def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
-    """A small chart for each name, of a bar for each run, whose label begins with its number, with one legend."""
+    """Draw a small chart for each name, with a bar for each run, whose label begins with its number, and one legend."""
     with drawing(paper):
         figure, charts, _, runs = _small_charts(numbers, paper)
         for axes, some in zip(charts, numbers.values(), strict=True):
@@ -51,23 +52,24 @@ def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> Pap
 
 
 def _small_charts(
-    found: Mapping[str, Mapping[str, Any]], paper: Paper
+    measured: Mapping[str, Mapping[str, Any]], paper: Paper
 ) -> tuple[PaperFigure, list[Axes], int, list[str]]:
-    """A figure with an empty chart for each name, titled, in a grid; the charts, the columns, and the names of runs."""
-    runs = list(dict.fromkeys(run for chart in found.values() for run in chart))
-    columns = min(len(found), max(1, round(paper.width / CHART[0])))
-    figure, charts = _charts(paper, ceil(len(found) / columns), columns, runs)
-    for axes in charts[len(found) :]:
+    """Return a figure with an empty titled chart for each name in a grid, the charts, the number of columns, and the
+    names of runs."""
+    runs = list(dict.fromkeys(run for chart in measured.values() for run in chart))
+    columns = min(len(measured), max(1, round(paper.width / CHART[0])))
+    figure, charts = _charts(paper, ceil(len(measured) / columns), columns, runs)
+    for axes in charts[len(measured) :]:
         axes.remove()
-    for axes, name in zip(charts, found, strict=False):
+    for axes, name in zip(charts, measured, strict=False):
         _titled(axes, name)
     _head(figure, paper)
-    return figure, charts[: len(found)], columns, runs
+    return figure, charts[: len(measured)], columns, runs
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
-    """The gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
-    `vision_attn.faithfulness.report.record`."""
+    """Draw the gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
+    `vision_attn.faithfulness.report.all_numbers`."""
     names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
     lines = [*reversed(names), "random"]
     steps = numbers["settings"]["steps"]
@@ -76,21 +78,21 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
         figure, (gains, *others) = _charts(paper, 3 // columns, columns, lines)
         _titled(gains, "gain over a random order")
         for place, name in enumerate(names):
-            one, style = numbers["methods"][name], _style(lines.index(name))
-            ends = one["gain_interval"]
+            method, style = numbers["methods"][name], _style(lines.index(name))
+            ends = method["gain_interval"]
             if ends is not None:
                 gains.plot(ends, (place, place), color=style["color"])
-            gains.plot(one["gain"], place, "o", color=style["color"], markersize=4)
+            gains.plot(method["gain"], place, "o", color=style["color"], markersize=4)
         gains.axvline(0, color=paper.quiet, linewidth=0.8)
         gains.set_yticks(range(len(names)), names)
         gains.margins(y=0.6 / max(1, len(names)))
-        for axes, kind, better in zip(others, ("deletion", "insertion"), ("lower", "higher"), strict=True):
-            _titled(axes, f"{kind} ({better} is better)")
+        for axes, curve, better in zip(others, ("deletion", "insertion"), ("lower", "higher"), strict=True):
+            _titled(axes, f"{curve} ({better} is better)")
             curves = {
-                name: [(100 * n / steps, y) for n, y in enumerate(numbers["curves"][name][kind])] for name in lines
+                name: [(100 * n / steps, y) for n, y in enumerate(numbers["curves"][name][curve])] for name in lines
             }
             _lines(axes, curves, lines)
-            axes.set(xlabel=f"regions {'deleted' if kind == 'deletion' else 'inserted'}, %")
+            axes.set(xlabel=f"regions {'deleted' if curve == 'deletion' else 'inserted'}, %")
             axes.set_ylabel(numbers["score"])
         images = f"{numbers['images']} image{'s' * (numbers['images'] != 1)}"
         _head(figure, paper, f"{model}, {images}" + ", random weights" * bool(numbers["random_weights"]))
@@ -98,14 +100,14 @@ def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> Pap
 
 
 def _head(figure: PaperFigure, paper: Paper, title: str = "") -> None:
-    """Write the title of the paper, or this one, above all charts."""
+    """Write the paper's title, or `title`, above all charts."""
     if title := paper.title or title:
         letters = Letters(title)
         figure.suptitle(letters.shortened(title, 9, 72 * paper.width), fontproperties=letters.properties, fontsize=9)
 
 
 def _charts(paper: Paper, rows: int, columns: int, names: Sequence[str]) -> tuple[PaperFigure, list[Axes]]:
-    """A figure with empty charts, and one legend below them."""
+    """Return a figure with empty charts, and one legend below them."""
     across = max(1, int(paper.width / (0.5 + max(Letters(name).width(name, 7) for name in names) / 72)))
     across = min(across, len(names))
     height = rows * CHART[1] + 0.3 + ceil(len(names) / across) * LEGEND
@@ -128,7 +130,7 @@ def _titled(axes: Axes, title: str) -> None:
 
 
 def _fitted(figure: PaperFigure) -> PaperFigure:
-    """Write titles smaller, or cut them, where they are wider than their chart."""
+    """Shrink or cut titles that are wider than their chart."""
     figure.draw_without_rendering()
     for axes in figure.axes:
         title, room = axes.get_title(loc="left"), axes.get_window_extent().width / figure.dpi

@@ -1,5 +1,5 @@
-"""How matplotlib draws on a paper: its style, its typefaces, and how a figure is saved. Importing this file imports
-matplotlib (without pyplot), so it is imported where a figure is drawn."""
+"""Set up matplotlib for a paper: its style, its typefaces, and saving a figure. Importing this file imports matplotlib
+(without pyplot), so it is imported where a figure is drawn."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +18,14 @@ from vision_attn.viz.figures.signature import sign
 from vision_attn.viz.typeface import Typeface
 
 LARGE = 200
-"""Size at which the width of a text is measured."""
+"""The size at which the width of a text is measured."""
 SMALLEST = 5
-"""Size of letters, in points, below which a text is rather cut."""
+"""The smallest size of letters, in points; a text that needs smaller ones is cut."""
 DATELESS: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}, ".png": {}}
-"""The metadata of a file, which depends on the figure alone: it can be kept under version control."""
+"""The metadata of a file without its date, so that the same figure gives the same file, as version control needs."""
 
 _DRAWING = RLock()
-"""Settings of matplotlib belong to the whole process."""
+"""A lock, since settings of matplotlib belong to the whole process."""
 
 STYLE = {name: value for name, value in rcParamsDefault.items() if not name.startswith(("backend", "interactive"))}
 STYLE |= {
@@ -40,8 +40,7 @@ STYLE |= {
 
 @contextmanager
 def drawing(paper: Paper) -> Iterator[None]:
-    """Within this context, matplotlib draws in the style of this paper, whatever the user's own style is; other threads
-    wait."""
+    """Draw in the style of this paper within this context, whatever the user's own style is; other threads wait."""
     style: Any = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink)
     style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), paper.ground)
     with _DRAWING, rc_context(STYLE | style | {"axes.edgecolor": paper.quiet, "grid.color": paper.quiet}):
@@ -68,23 +67,23 @@ class Letters(Typeface):
     FIRST = str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
 
     def width(self, text: str, size: float | int) -> float | int:
-        """In points; not rounded to pixels of a screen, as Pillow does at small sizes."""
+        """Return the width in points, not rounded to pixels of a screen, as Pillow does at small sizes."""
         return super().width(text, LARGE) * size / LARGE
 
     def size(self, text: str, size: float | int, room: float | int) -> float | int:
-        """The largest size, in points and at most `size`, at which `text` is no wider than `room` inches; not below
-        `SMALLEST`."""
+        """Return the largest size, in points and at most `size`, at which `text` is no wider than `room` inches; at
+        least `SMALLEST`."""
         return min(size, max(SMALLEST, 0.99 * size * 72 * room / max(1.0, self.width(text, size))))
 
     @property
     def properties(self) -> FontProperties:
-        """The typeface for matplotlib."""
+        """Return the typeface for matplotlib."""
         font = self.font(10)
         return FontProperties(family=font.getname()[0], fname=str(font.path))
 
 
 def save(figure: PaperFigure, path: Path) -> Path:
-    """Write a figure as its ending says. Returns its path."""
+    """Write a figure in the format of its ending. Returns its path."""
     ending = ending_of(path)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=ending[1:], metadata=DATELESS[ending])

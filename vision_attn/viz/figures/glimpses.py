@@ -1,4 +1,4 @@
-"""Figures of glimpses and windows: where RAM looked, what DRAW read, and how it drew."""
+"""Draw figures of RAM's glimpses, DRAW's reads, and DRAW's drawings."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,29 +12,29 @@ from torch import Tensor
 
 from vision_attn.viz.canvases import READ, WRITE, Rectangles, check, spread
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Line, Mark, Panel, columns_of, drawn, wrapped
+from vision_attn.viz.figures.layout import FigurePanel, Mark, PanelRow, columns_of, drawn, wrapped
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.foveated import GlimpseTrace, as_picture, checked
 from vision_attn.viz.glimpses import seen
-from vision_attn.viz.reads import ReadTrace
-from vision_attn.viz.sheet import DARK
+from vision_attn.viz.panel_sheets import DARK
+from vision_attn.viz.read_windows import ReadTrace
 
 GLIMPSES = "Numbered points: glimpses in their order. Squares: what the last one saw."
 WINDOWS = "A rectangle is the grid of filters, its line as thick as their sigma."
 READS = WINDOWS + " Below it: what was read."
 SHARP = 896
-"""Pixels of a picture of what a glimpse saw."""
+"""The side, in pixels, of the picture of a glimpse."""
 STEPS = 8
-"""Time steps of a drawing that are shown."""
+"""The number of time steps of a drawing that are shown."""
 
 
 def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure:
-    """Each image with the path of its glimpses, then what each glimpse saw, with the likeliest class after it. Raises
-    UserError if the shapes of a trace do not fit each other."""
-    lines: list[Line] = []
+    """Draw each image with the path of its glimpses, then the pixels of each glimpse, with the likeliest class after
+    it. Raises UserError if the shapes of a trace do not fit each other."""
+    lines: list[PanelRow] = []
     for trace in map(checked, traces):
         size = 6.0 if len(traces) == 1 else 4.0
-        path = Panel(as_picture(trace.image), "image", marks=[partial(_path, trace=trace, size=size)])
+        path = FigurePanel(as_picture(trace.image), "image", marks=[partial(_path, trace=trace, size=size)])
         panels = [path, *(_glimpse(trace, step) for step in range(len(trace.locations)))]
         columns = columns_of(len(panels), trace.size[0] / trace.size[1], paper) if len(traces) == 1 else len(panels)
         lines += wrapped(panels, columns, ": ".join(filter(None, (trace.title, trace.verdict))))
@@ -42,11 +42,11 @@ def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure
 
 
 def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
-    """Two rows for each image: the window of each time step, and below it what was read there, with the most likely
+    """Draw two rows for each image: the window of each time step, and below it the pixels read, with the most likely
     class after it."""
-    lines: list[Line] = []
+    lines: list[PanelRow] = []
     for trace in traces:
-        value, said = (part.tolist() for part in trace.probabilities.max(dim=1))
+        value, said = (tensor.tolist() for tensor in trace.probabilities.max(dim=1))
         named = partial(_named, names=trace.names)
         answer = f"said {named(said[-1])}, p {value[-1]:.2f}"
         if trace.label is not None:
@@ -54,17 +54,17 @@ def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
         picture = as_picture(trace.image.detach().float().cpu())
         windows, read = [], []
         for step, (box, sigma, patch) in enumerate(zip(trace.boxes, trace.sigma, trace.patches, strict=True)):
-            windows.append(Panel(picture, f"read {step + 1}", marks=[_window(box, sigma, trace.image, READ)]))
+            windows.append(FigurePanel(picture, f"read {step + 1}", marks=[_window(box, sigma, trace.image, READ)]))
             seen_there = as_picture(patch.detach().float().cpu())
-            read.append(Panel(seen_there, note=f"{named(said[step])} {value[step]:.2f}"))
+            read.append(FigurePanel(seen_there, note=f"{named(said[step])} {value[step]:.2f}"))
         title = ": ".join(filter(None, (trace.title, answer)))
-        lines += [Line([Panel(picture, "image"), *windows], title), Line([None, *read])]
+        lines += [PanelRow([FigurePanel(picture, "image"), *windows], title), PanelRow([None, *read])]
     return drawn(lines, paper, foot=READS)
 
 
 def answers_figure(answers: Sequence[tuple[Image.Image, str, str]], paper: Paper) -> PaperFigure:
-    """Images of a model that sees each as a whole, with its title and its answer."""
-    panels = [Panel(picture, title, answer) for picture, title, answer in answers]
+    """Draw the images of a model that sees each as a whole, with title and answer."""
+    panels = [FigurePanel(picture, title, answer) for picture, title, answer in answers]
     aspect = sum(panel.picture.width / panel.picture.height for panel in panels) / len(panels)
     return drawn(wrapped(panels, columns_of(len(panels), aspect, paper)), paper)
 
@@ -77,37 +77,37 @@ def drawings_figure(
     reads: Rectangles | None = None,
     images: Float[Tensor, "B C Y X"] | None = None,
 ) -> PaperFigure:
-    """A row for each drawing: some of its time steps with the write window, then the result. Arguments as those of
-    `viz.canvases.write_strips`. Raises UserError if the shapes do not fit each other."""
+    """Draw a row for each drawing: some of its time steps with the write window, then the result. The arguments are
+    those of `viz.canvases.write_strips`. Raises UserError if the shapes do not fit each other."""
     check(canvases, writes, reads, images)
     steps, lines = spread(canvases.shape[1], STEPS), []
     for row, drawing in enumerate(canvases.detach().float().cpu()):
-        panels = [] if images is None else [Panel(as_picture(images[row].detach().float().cpu()))]
+        panels = [] if images is None else [FigurePanel(as_picture(images[row].detach().float().cpu()))]
         for step in steps:
             marks = [
                 _window(some.boxes[row, step], some.sigma[row, step], drawing[0], colour)
                 for some, colour in ((reads, READ), (writes, WRITE))
                 if some is not None
             ]
-            panels.append(Panel(as_picture(drawing[step]), marks=marks))
-        lines.append(Line([*panels, Panel(as_picture(drawing[-1]))]))
+            panels.append(FigurePanel(as_picture(drawing[step]), marks=marks))
+        lines.append(PanelRow([*panels, FigurePanel(as_picture(drawing[-1]))]))
     heads = ["image"] * (images is not None) + [f"step {step + 1}" for step in steps] + ["drawn"]
     kinds = "Orange: written; blue: read." if writes is not None and reads is not None else ""
     foot = " ".join(filter(None, (WINDOWS, kinds))) if writes is not None or reads is not None else ""
     return drawn(lines, paper, heads=heads, foot=foot)
 
 
-def _glimpse(trace: GlimpseTrace, step: int) -> Panel:
-    """What one glimpse saw."""
+def _glimpse(trace: GlimpseTrace, step: int) -> FigurePanel:
+    """Return the panel of one glimpse."""
     picture = seen(trace, slice(step, step + 1), SHARP)
     if trace.probabilities is None:
-        return Panel(picture, f"{step + 1}")
+        return FigurePanel(picture, f"{step + 1}")
     value, said = trace.probabilities[step].max(0)
-    return Panel(picture, f"{step + 1}", f"{trace.named(int(said))} {value:.2f}")
+    return FigurePanel(picture, f"{step + 1}", f"{trace.named(int(said))} {value:.2f}")
 
 
 def _path(axes: Axes, trace: GlimpseTrace, size: float | int) -> None:
-    """Numbered points, `size` points wide, joined by a line, and the squares of the last glimpse."""
+    """Draw numbered points, `size` points wide, joined by a line, and the squares of the last glimpse."""
     places = trace.locations
     (x, y), (num_scales, _, side, _) = places[-1].tolist(), trace.patches.shape[1:]
     for width, colour in ((3, DARK.paper), (1.4, DARK.accent)):
@@ -131,7 +131,7 @@ def _path(axes: Axes, trace: GlimpseTrace, size: float | int) -> None:
 
 
 def _window(box: Float[Tensor, "4"], sigma: Float[Tensor, ""], image: Float[Tensor, "C Y X"], colour: str) -> Mark:
-    """The rectangle of one time step, its line as thick as the sigma of the filters."""
+    """Return the mark of one time step's window, its line as thick as the sigma of the filters."""
     down, across = (float(sigma) / length for length in image.shape[1:])
     return partial(_framed, box=box.tolist(), across=across, down=down, colour=colour)
 

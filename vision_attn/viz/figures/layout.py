@@ -1,4 +1,5 @@
-"""Panels in rows: pictures of one width, each with a line above and a note below, on a page whose height follows."""
+"""Lay out panels in rows: pictures of one width, each with a line above and a note below, on a page whose height
+follows."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -16,31 +17,31 @@ from vision_attn.viz.figures.drawing import Letters, PaperFigure, drawing
 from vision_attn.viz.figures.paper import Paper
 
 MARGIN, GAP = 0.06, 0.07
-"""Around all, and between panels, in inches."""
+"""The margin around the figure, and the gap between panels, in inches."""
 PANEL = 1.2
-"""The least width of a panel of a landscape photograph, in inches, where panels may be wrapped."""
+"""The smallest width of a panel of a landscape photograph, in inches, if panels may be wrapped."""
 WIDE, NARROW = 4 / 3, 0.75
-"""The aspect of a landscape photograph, and how much narrower a panel of a portrait may be."""
+"""The aspect of a landscape photograph, and the factor by which a panel of a portrait may be narrower."""
 TALLEST = 1.2
-"""The height of a panel, at most, for a width of 1: what is higher is drawn narrower."""
+"""The largest height of a panel for a width of 1; higher pictures are drawn narrower."""
 TITLE, NOTE, HEAD = 8, 6, 9
-"""Sizes of letters, in points."""
+"""The sizes of letters, in points."""
 LINE = 1.35 / 72
-"""The height of a line, in inches for a point."""
+"""The height of a line, in inches per point of its letters."""
 BAR = 1.7, 0.08
-"""Width and height of a colour bar, in inches."""
+"""The width and height of a colour bar, in inches."""
 
 HIGHEST = 100
-"""Of a figure, in inches: a PDF of Acrobat ends at 200, a PNG of matplotlib at 65,536 dots."""
+"""The largest height of a figure, in inches: a PDF of Acrobat ends at 200, a PNG of matplotlib at 65,536 dots."""
 
 FRAME = 1.5
-"""The height of what stands above and below the panels, at most, in inches."""
+"""The largest height of the text above and below the panels, in inches."""
 
 Mark = Callable[[Axes], object]
-"""Draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
+"""A function that draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
 
 
-class Panel(NamedTuple):
+class FigurePanel(NamedTuple):
     """A picture of a figure."""
 
     picture: Image.Image
@@ -48,45 +49,47 @@ class Panel(NamedTuple):
     note: str = ""
     marks: Sequence[Mark] = ()
     paint: Callable[[Image.Image], Image.Image] | None = None
-    """Changes the picture once it has its size in pixels."""
+    """A function that changes the picture once it has its size in pixels."""
 
 
-class Line(NamedTuple):
+class PanelRow(NamedTuple):
     """Panels side by side, under a title; None is an empty place."""
 
-    panels: Sequence[Panel | None]
+    panels: Sequence[FigurePanel | None]
     title: str = ""
 
 
-class Bar(NamedTuple):
-    """The colour bar: the weight at full colour, and what the numbers are."""
+class FigureBar(NamedTuple):
+    """The colour bar: the weight at full colour, and the meaning of its numbers."""
 
     most: float | int
     label: str
     colours: str | Colormap
-    """The map of colours, or its name in matplotlib."""
+    """The colour map, or its name in matplotlib."""
 
 
 def columns_of(number: int, aspect: float | int, paper: Paper) -> int:
-    """In how many columns `number` panels of this aspect are wrapped."""
+    """Return the number of columns into which `number` panels of this aspect are wrapped."""
     fitting = max(1, int(paper.width / (PANEL * max(NARROW, aspect / WIDE))))
     return ceil(number / ceil(number / min(number, fitting)))
 
 
-def wrapped(panels: Sequence[Panel], columns: int, title: str = "") -> list[Line]:
-    """Panels in lines of `columns`; the title stands above the first."""
+def wrapped(panels: Sequence[FigurePanel], columns: int, title: str = "") -> list[PanelRow]:
+    """Wrap panels into lines of `columns`; the title stands above the first."""
     return [
-        Line(panels[first : first + columns], title if first == 0 else "") for first in range(0, len(panels), columns)
+        PanelRow(panels[first : first + columns], title if first == 0 else "")
+        for first in range(0, len(panels), columns)
     ]
 
 
 def width_of(columns: int, paper: Paper) -> float:
-    """The width of a panel, in inches."""
+    """Return the width of a panel, in inches."""
     return (paper.width - 2 * MARGIN - (columns - 1) * GAP) / columns
 
 
-def fitting(rows: Sequence[Sequence[Line]], paper: Paper) -> list[Line]:
-    """The lines of the rows, one for each image, that a figure has room for, at least of the first. Says how many."""
+def fitting(rows: Sequence[Sequence[PanelRow]], paper: Paper) -> list[PanelRow]:
+    """Return the lines of the rows, one row for each image, that a figure has room for, at least of the first. Says how
+    many."""
     columns = max(len(line.panels) for row in rows for line in row)
     with drawing(paper):
         page = _Page(paper, TALLEST)
@@ -104,17 +107,17 @@ def fitting(rows: Sequence[Sequence[Line]], paper: Paper) -> list[Line]:
 
 
 def drawn(
-    lines: Sequence[Line],
+    lines: Sequence[PanelRow],
     paper: Paper,
     *,
     title: str = "",
     heads: Sequence[str] = (),
-    bar: Bar | None = None,
+    bar: FigureBar | None = None,
     foot: str = "",
     tallest: float | int = TALLEST,
 ) -> PaperFigure:
-    """Draw lines of panels, of which the longest decides the width of all panels. heads: above the columns. foot: below
-    all, beside the colour bar."""
+    """Draw lines of panels; the longest line decides the width of all panels. heads: texts above the columns. foot: a
+    text below all, beside the colour bar."""
     columns = max(len(line.panels) for line in lines)
     number = sum(panel is not None for line in lines for panel in line.panels)
     with drawing(paper):
@@ -132,7 +135,7 @@ def drawn(
 
 
 class _Heights(NamedTuple):
-    """Of a line of panels, in inches: its titles, its pictures and its notes."""
+    """The heights of a line of panels, in inches: its titles, its pictures and its notes."""
 
     above: float
     tall: float
@@ -144,7 +147,7 @@ class _Heights(NamedTuple):
 
 
 class _Page:
-    """Places what is drawn from the top down, in inches; the height is known at the end."""
+    """A page that is filled from the top down, in inches; its height is known at the end."""
 
     def __init__(self, paper: Paper, tallest: float | int) -> None:
         self.paper, self.figure, self.top, self.tallest = paper, PaperFigure(paper), MARGIN, tallest
@@ -165,7 +168,7 @@ class _Page:
         below: float | int = 0.0,
         right: bool = False,
     ) -> None:
-        """Write a line with its top `below` the current one, all in inches. What is wider than `room` is written
+        """Write a line with its top `below` the current one, all in inches. A text wider than `room` is written
         smaller, then cut."""
         if text:
             letters, baseline = Letters(text), self.top + below + size / 72
@@ -188,7 +191,7 @@ class _Page:
             self.down(size * LINE)
         self.down(0.04 * bool(text))
 
-    def line(self, panels: Sequence[Panel | None], width: float | int, number: int) -> None:
+    def line(self, panels: Sequence[FigurePanel | None], width: float | int, number: int) -> None:
         """Draw panels side by side, and go down."""
         heights = self.heights(panels, width)
         above, tall, _ = heights
@@ -210,20 +213,20 @@ class _Page:
             self.write(panel.note, NOTE, x, width, self.paper.quiet, below=above + tall + 0.03)
         self.down(heights.all)
 
-    def heights(self, panels: Sequence[Panel | None], width: float | int) -> _Heights:
+    def heights(self, panels: Sequence[FigurePanel | None], width: float | int) -> _Heights:
         there = [panel for panel in panels if panel is not None]
         tall = max(self.shape(panel.picture, width)[1] for panel in there)
         above, below = any(panel.title for panel in there), any(panel.note for panel in there)
         return _Heights(TITLE * LINE * above, tall, NOTE * LINE * below)
 
     def shape(self, picture: Image.Image, width: float | int) -> tuple[float, float]:
-        """Width and height of a picture in a panel, in inches."""
+        """Return the width and height of a picture in a panel, in inches."""
         aspect = picture.width / picture.height
         high = min(width / aspect, self.tallest * width)
         return high * aspect, high
 
-    def end(self, told: Bar | None, foot: str) -> None:
-        """Write the foot, and draw the colour bar to its right, or below it where there is no room."""
+    def end(self, told: FigureBar | None, foot: str) -> None:
+        """Write the foot, and draw the colour bar to its right, or below it if there is no room."""
         room = self.paper.width - 2 * MARGIN
         narrow = room < 2 * BAR[0]
         beside = room if told is None or narrow else room - BAR[0] - 0.2
@@ -250,7 +253,7 @@ class _Page:
         self.down(tall)
 
     def finished(self) -> PaperFigure:
-        """Set the height, and put all in its place."""
+        """Set the height of the figure, and place all that was drawn."""
         wide, high = float(self.paper.width), self.top + MARGIN
         if high > HIGHEST:
             raise UserError(f"the figure would be {high:.0f} inches high: draw fewer images, or widen it")

@@ -1,4 +1,4 @@
-"""Figures of maps: all words of one picture, or rows of pictures with columns of chosen words, methods or models."""
+"""Draw figures of maps: all words of one picture, or rows of pictures with columns of words, methods or models."""
 
 import math
 from collections.abc import Sequence
@@ -18,36 +18,45 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent, cell
 from vision_attn.system.console import complain, few
 from vision_attn.system.errors import UserError
-from vision_attn.system.written import joined, shown
+from vision_attn.system.word_spacing import joined, shown
 from vision_attn.viz.attention import check, even, sharpest_word
 from vision_attn.viz.figures.cells import COLOURS, cells
 from vision_attn.viz.figures.drawing import PaperFigure
-from vision_attn.viz.figures.layout import Bar, Line, Mark, Panel, columns_of, drawn, fitting, width_of, wrapped
+from vision_attn.viz.figures.layout import (
+    FigureBar,
+    FigurePanel,
+    Mark,
+    PanelRow,
+    columns_of,
+    drawn,
+    fitting,
+    width_of,
+    wrapped,
+)
 from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.films import frames_of, on_strip
 from vision_attn.viz.overlay.scale import Scale, check_scale, shares
 from vision_attn.viz.overlay.views import VIEW, View, check_view, film_overlaid, outlined, ramp
 from vision_attn.viz.page import PageItem
-from vision_attn.viz.sheet import Box
+from vision_attn.viz.panel_sheets import Box
 
 SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": "share of the weight in a region"}
 ROOM = 0.95
-"""Inches of a panel, at least, where each map stands beside its overlay, unless `maps` says otherwise."""
+"""The smallest width of a panel, in inches, at which each map stands beside its overlay, unless `maps` decides."""
 STRIP = 3
-"""The aspect from which pictures, such as films and lines of text, stand one below the other."""
+"""The aspect from which on pictures, such as films and lines of text, stand one below the other."""
 
 
 class Options(NamedTuple):
-    """What a figure of maps shows."""
+    """The options of a figure of maps."""
 
     words: str | Sequence[str] | None = None
-    """These words of each caption, as columns. None: all words of a single picture; of several pictures the word whose
-    map is sharpest, or all texts to match, where there are few."""
+    """The words to show, as columns. None: all of one picture; of several, the sharpest word, or few texts to match."""
     overlay: View = VIEW
     scale: Scale = "own"
     """Whether full colour is the largest weight of each map, or of all maps of the figure."""
     maps: bool | None = None
-    """Whether each map stands beside its overlay as well, in rows of pictures. None: where there is room."""
+    """Whether each map also stands beside its overlay, in rows of pictures. None: if there is room."""
 
 
 class _Map(NamedTuple):
@@ -55,7 +64,7 @@ class _Map(NamedTuple):
 
     word: str
     alpha: Float[Tensor, "F Y X"]
-    """Shares of the weight. Of a picture that is no film, of one frame."""
+    """The share of the weight in each region; one frame for a picture that is no film."""
     extent: Extent
     seen: Extent
     marks: Sequence[Mark]
@@ -68,23 +77,23 @@ class _Map(NamedTuple):
 
     @property
     def numbers(self) -> list[str]:
-        """Its probability, and its largest share."""
+        """Return its probability, and its largest share."""
         sure = [] if self.probability is None else [f"p {self.probability:.2f}"]
         return [*sure, f"max {self.most:.2g}{' (even)' * self.even}"]
 
 
 def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str = "") -> PaperFigure:
-    """The picture, and an overlay for each of its words. origin: what the foot says of the model and the method. Raises
+    """Draw the picture, and an overlay for each of its words. origin: the model and the method, for the foot. Raises
     UserError if the words, maps and log-probabilities of the item differ in number."""
-    found = _maps(item)
-    picture = _photograph(item, "picture" if found else "")
-    most = max((one.most for one in found), default=0.0)
-    panels = [_overlay(item.picture, one, options, most, shown(one.word), one.numbers) for one in found]
+    maps = _maps(item)
+    picture = _photograph(item, "picture" if maps else "")
+    most = max((mapped.most for mapped in maps), default=0.0)
+    panels = [_overlay(item.picture, mapped, options, most, shown(mapped.word), mapped.numbers) for mapped in maps]
     aspect = item.picture.width / item.picture.height
-    lines = wrapped([picture, *panels], columns_of(len(found) + 1, aspect, paper))
-    bar = _bar(options, most) if found else None
+    lines = wrapped([picture, *panels], columns_of(len(maps) + 1, aspect, paper))
+    bar = _bar(options, most) if maps else None
     title = item.question or joined(item.words)
-    return drawn(lines, paper, title=title, bar=bar, foot=_foot(found, [item], options, origin), tallest=2.0)
+    return drawn(lines, paper, title=title, bar=bar, foot=_foot(maps, [item], options, origin), tallest=2.0)
 
 
 def rows_figure(
@@ -96,23 +105,22 @@ def rows_figure(
     labels: Sequence[str] = ("",),
     origin: str = "",
 ) -> PaperFigure:
-    """A row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such as
-    methods: of each photograph there is an item for each label. titles: of rows.
+    """Draw a row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such
+    as methods; each photograph has an item for each label. titles: the titles of rows.
 
-    Rows without any word that is asked for, words without any row, and rows for which the figure has no room are left
-    out, and a line says so. Where a row lacks one of the words, each panel has its word above it, without gaps. Raises
-    UserError if nothing is left.
+    Rows without any of the words, words without any row, and rows that do not fit are left out, and a line says so. If
+    a row lacks one of the words, each panel has its word above it, without gaps. Raises UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
-    found = [[_chosen(item, words) for item in items] for items in rows]
-    kept = [number for number, row in enumerate(found) if any(one for some in row for one in some)]
+    table = [[_chosen(item, words) for item in items] for items in rows]
+    kept = [number for number, row in enumerate(table) if any(mapped for some in row for mapped in some)]
     if not kept:
         raise UserError("nothing to draw: this model has no maps")
     if left := [rows[number][0].title for number in range(len(rows)) if number not in kept]:
         complain(f"left out of the figure, without a map to show: {few(left)}")
-    maps = [one for number in kept for some in found[number] for one in some if one]
+    maps = [mapped for number in kept for some in table[number] for mapped in some if mapped]
     groups = [" · ".join(filter(None, both)) for both in ((label, word) for label in labels for word in words or [""])]
-    counts = [sum(one is not None for some in found[number] for one in some) for number in kept]
+    counts = [sum(mapped is not None for some in table[number] for mapped in some) for number in kept]
     packed = bool(words) and len(labels) == 1 and min(counts) < len(groups)
     room = width_of(1 + 2 * (max(counts) if packed else len(groups)), paper)
     pairs = room >= ROOM if options.maps is None else options.maps
@@ -120,31 +128,31 @@ def rows_figure(
         complain(f"maps by themselves are left out: panels would be {room:.2g} inches wide, less than {ROOM}")
     both = [(f"{group}: map", group) if group else ("map", "overlay") for group in groups]
     heads = ["photograph", *(head for pair in both for head in (pair if pairs else pair[1:]))]
-    most = max(one.most for one in maps)
-    lines: list[list[Line]] = []  # of each row
+    most = max(mapped.most for mapped in maps)
+    lines: list[list[PanelRow]] = []  # of each row
     strips = all(row[0].picture.width >= STRIP * row[0].picture.height for row in rows)
     for number in kept:
-        panels: list[Panel | None] = [_photograph(rows[number][0])]
-        for item, some in zip(rows[number], found[number], strict=True):
-            for one in some:
-                if one is None:
+        panels: list[FigurePanel | None] = [_photograph(rows[number][0])]
+        for item, some in zip(rows[number], table[number], strict=True):
+            for mapped in some:
+                if mapped is None:
                     panels += [None] * (1 + pairs)
                     continue
-                notes = [*([] if words else [shown(one.word)]), *one.numbers]
-                panels += [_cells(item.picture, one, options, most)] * pairs
-                panels.append(_overlay(item.picture, one, options, most, "", notes))
+                notes = [*([] if words else [shown(mapped.word)]), *mapped.numbers]
+                panels += [_cells(item.picture, mapped, options, most)] * pairs
+                panels.append(_overlay(item.picture, mapped, options, most, "", notes))
         named = [panel._replace(title=head) for panel, head in zip(panels, heads, strict=True) if panel]
         if strips:
             lines.append(wrapped(named, 1, titles[number]))
         else:
-            lines.append([Line(named if packed else panels, titles[number])])
+            lines.append([PanelRow(named if packed else panels, titles[number])])
     foot = _foot(maps, [item for number in kept for item in rows[number]], options, origin, pairs)
     heads = [] if strips or packed else heads
     return drawn(fitting(lines, paper), paper, heads=heads, bar=_bar(options, most, pairs), foot=foot)
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
-    """Those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
+    """Return those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
     words = [words] if isinstance(words, str) else words
     there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
     missing = [word for word in words if word.casefold() not in there]
@@ -161,33 +169,32 @@ def _quoted(words: Sequence[str], between: str = ", ") -> str:
 
 
 def _common(items: Sequence[PageItem]) -> list[str] | None:
-    """The words of all items, where they are no captions and the same few, as texts to match are."""
+    """Return the words of all items if they are no captions and the same few, as texts to match are; None otherwise."""
     first = list(items[0].words)
     same = all(item.content is None and list(item.words) == first for item in items)
     return first if same and 1 < len(first) <= 4 else None
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
-    """The maps of an item for these words, None for one that it lacks; without words that of its sharpest content
-    word, as pages show at rest."""
-    found = _maps(item)
+    """Return the maps of an item for these words, None for a missing one; without words that of its sharpest word."""
+    maps = _maps(item)
     if words is None:
-        if not found:
+        if not maps:
             return [None]
-        alpha = torch.stack([one.alpha for one in found])
-        marks = item.content, [True] * len(found)  # of a content word, even where all of their maps are nearly even
+        alpha = torch.stack([mapped.alpha for mapped in maps])
+        marks = item.content, [True] * len(maps)  # of a content word, even where all of their maps are nearly even
         best = (sharpest_word(item.words, alpha, content, uniform=True) for content in marks)
-        return [found[next((place for place in best if place is not None), 0)]]
-    named = {shown(one.word).casefold(): one for one in reversed(found)}
+        return [maps[next((place for place in best if place is not None), 0)]]
+    named = {shown(mapped.word).casefold(): mapped for mapped in reversed(maps)}
     return [named.get(word.casefold()) for word in words]
 
 
 def _maps(item: PageItem) -> list[_Map]:
-    """The map of each word; none where the model has no maps."""
+    """Return the map of each word; empty for a model without maps."""
     check(item.words, item.alpha, item.log_prob, item.regions, item.title)
     if item.alpha is None:
         return []
-    alpha, found = shares(item.alpha), []
+    alpha, maps = shares(item.alpha), []
     flat = even(alpha).tolist()
     for step, word in enumerate(item.words):
         boxes = (item.boxes or {}).get(shown(word), ())
@@ -197,84 +204,86 @@ def _maps(item: PageItem) -> list[_Map]:
             box = Extent(*cell(int(item.regions[step]), alpha.shape[1], alpha.shape[2], within)).within(item.seen)
             marks.append(partial(_boxed, box=box, colour="white"))
         probability = None if item.log_prob is None else math.exp(float(item.log_prob[step]))
-        found.append(
+        maps.append(
             _Map(word, alpha[step].view(-1, *alpha.shape[-2:]), item.extent, item.seen, marks, probability, flat[step])
         )
-    return found
+    return maps
 
 
-def _photograph(item: PageItem, title: str = "") -> Panel:
-    """The picture, with the part marked that the model saw."""
+def _photograph(item: PageItem, title: str = "") -> FigurePanel:
+    """Return the panel of the picture, with the part marked that the model saw."""
 
     def paint(fitted: Image.Image) -> Image.Image:
         return _side_by_side([outlined(frame, item.seen) for frame in frames_of(fitted, item.frames)])
 
-    return Panel(item.picture, title, paint=paint)
+    return FigurePanel(item.picture, title, paint=paint)
 
 
 def _overlay(
-    picture: Image.Image, one: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
-) -> Panel:
-    """The picture with the map over it."""
-    top = _full(one, options, most)
+    picture: Image.Image, mapped: _Map, options: Options, most: float | int, title: str, notes: Sequence[str]
+) -> FigurePanel:
+    """Return the panel of the picture with the map over it."""
+    top = _full(mapped, options, most)
 
     def paint(fitted: Image.Image) -> Image.Image:
-        film = frames_of(fitted, len(one.alpha))
-        return _side_by_side(film_overlaid(film, one.alpha, options.overlay, extent=one.extent, seen=one.seen, top=top))
+        film = frames_of(fitted, len(mapped.alpha))
+        lit = film_overlaid(film, mapped.alpha, options.overlay, extent=mapped.extent, seen=mapped.seen, top=top)
+        return _side_by_side(lit)
 
-    return Panel(picture, title, " · ".join(notes), one.marks, paint)
+    return FigurePanel(picture, title, " · ".join(notes), mapped.marks, paint)
 
 
-def _cells(picture: Image.Image, one: _Map, options: Options, most: float | int) -> Panel:
-    """The map by itself, cell by cell, where the model saw the picture."""
-    share = one.alpha / _full(one, options, most)
+def _cells(picture: Image.Image, mapped: _Map, options: Options, most: float | int) -> FigurePanel:
+    """Return the panel of the map by itself, cell by cell, in the part that the model saw."""
+    share = mapped.alpha / _full(mapped, options, most)
     frames = len(share)
 
     def paint(fitted: Image.Image) -> Image.Image:
         sizes = [frame.size for frame in frames_of(fitted, frames)]
-        return _side_by_side([cells(map_, size, one.extent, one.seen) for map_, size in zip(share, sizes, strict=True)])
+        strip = [cells(map_, size, mapped.extent, mapped.seen) for map_, size in zip(share, sizes, strict=True)]
+        return _side_by_side(strip)
 
-    return Panel(picture, paint=paint)
+    return FigurePanel(picture, paint=paint)
 
 
 def _side_by_side(frames: Sequence[Image.Image]) -> Image.Image:
-    """The frames of a film as a strip."""
+    """Join the frames of a film as a strip."""
     strip = Image.new("RGB", (sum(frame.width for frame in frames), frames[0].height))
     for number, frame in enumerate(frames):
         strip.paste(frame, (number * frame.width, 0))
     return strip
 
 
-def _full(one: _Map, options: Options, most: float | int) -> float:
-    """The weight at full colour; 1 for a map of zeros."""
-    return (one.most if options.scale == "own" else most) or 1.0
+def _full(mapped: _Map, options: Options, most: float | int) -> float:
+    """Return the weight at full colour; 1 for a map of zeros."""
+    return (mapped.most if options.scale == "own" else most) or 1.0
 
 
-def _bar(options: Options, most: float | int, pairs: bool = False) -> Bar | None:
-    """The colour bar: that of a page, over grey, or of maps by themselves where they stand beside overlays (`pairs`).
-    Contours alone have none. Raises UserError for an unknown view or scale."""
+def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar | None:
+    """Return the colour bar: that of a page, over grey, or that of maps by themselves if they stand beside overlays
+    (`pairs`). Contours alone have none. Raises UserError for an unknown view or scale."""
     check_view(options.overlay)
     check_scale(options.scale)
     if options.overlay == "contours" and not pairs:
         return None
     colours = COLOURS if pairs else ListedColormap(np.asarray(ramp(256, 1, options.overlay))[0] / 255)
-    return Bar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
+    return FigureBar(1.0 if options.scale == "own" else most or 1.0, SCALED[options.scale], colours)
 
 
 def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
-    """Outline a box, in a line that is seen on light and on dark."""
+    """Outline a box in a line that is visible on light and on dark."""
     x0, y0, x1, y1 = map(float, box)
     options: dict[str, Any] = {"fill": False, "clip_on": True}
     for line, ink in ((2.2, "black"), (1.1, colour)):
         axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, linewidth=line, edgecolor=ink, **options))
 
 
-def _foot(found: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
-    """The model and the method, the share of an even map where all have as many regions, and what outlines are."""
+def _foot(maps: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
+    """Return the foot: the model and method, the share of an even map if all maps have one size, what outlines are."""
     told = [origin] if origin else []
-    if not found:
+    if not maps:
         return "".join(told)
-    sizes = {one.alpha.numel() for one in found}
+    sizes = {mapped.alpha.numel() for mapped in maps}
     told.append("max: the largest share of the weight in a region")
     if len(sizes) == 1:
         told[-1] += f"; of an even map: {1 / sizes.pop():.2g}"

@@ -1,4 +1,4 @@
-"""The paper that a figure is drawn on: its width in inches, its dots per inch, and whether it is dark. Importing this
+"""`Paper`, on which a figure is drawn: its width in inches, its dots per inch, and whether it is dark. Importing this
 file does not import matplotlib."""
 
 import math
@@ -9,28 +9,29 @@ from PIL import Image
 
 from vision_attn.system.errors import UserError
 from vision_attn.viz.page import DRAWN
-from vision_attn.viz.sheet import fitted
+from vision_attn.viz.panel_sheets import fitted
 
 ENDINGS = (".pdf", ".svg", ".png")
 WIDTH, DPI = 6.5, 300
-"""Of a figure in inches: the text of a page of one column; and dots per inch."""
+"""The default width of a figure in inches, that of a page's single column of text, and the dots per inch."""
 LARGEST = 50, 2400
-"""Of both."""
+"""The largest width and dots per inch."""
 PIXELS = 550_000
-"""Of all pictures of a PDF or SVG together, unless `dpi` is given: each pixel takes 2 to 3 bytes, since they are stored
-without loss, and a file should stay below 2 MB."""
+"""The number of pixels of all pictures in a PDF or SVG together, unless `dpi` is given. Each pixel takes 2 to 3 bytes,
+since pictures are stored without loss, and a file should stay below 2 MB."""
 
 
 class Paper(NamedTuple):
-    """How a figure is drawn."""
+    """The size and the colours of a figure."""
 
     width: float | int = WIDTH
-    """In inches."""
+    """The width in inches."""
     dpi: int | None = None
-    """Dots per inch of pictures and of a PNG. None: 300, or less where a PDF or SVG has many pictures: see `PIXELS`."""
+    """The dots per inch of pictures and of a PNG. None: 300, or less if a PDF or SVG has many pictures: see
+    `PIXELS`."""
     dark: bool = False
     title: str = ""
-    """Above the figure, in the place of one that it has."""
+    """The title above the figure, instead of its own."""
 
     @property
     def ink(self) -> str:
@@ -38,7 +39,7 @@ class Paper(NamedTuple):
 
     @property
     def quiet(self) -> str:
-        """Of notes."""
+        """The colour of notes."""
         return "#b6bac2" if self.dark else "#555555"
 
     @property
@@ -46,7 +47,7 @@ class Paper(NamedTuple):
         return "#101216" if self.dark else "#ffffff"
 
     def checked(self) -> "Paper":
-        """This paper. Raises UserError for a size that no figure can have."""
+        """Return this paper. Raises UserError for a size that no figure can have."""
         for name, value, most in (
             ("width", self.width, LARGEST[0]),
             ("dpi", DPI if self.dpi is None else self.dpi, LARGEST[1]),
@@ -56,8 +57,8 @@ class Paper(NamedTuple):
         return self
 
     def fitted(self, picture: Image.Image, inches: float | int, number: int) -> Image.Image:
-        """`picture` with the pixels that it needs to be `inches` wide, one of `number` pictures. A photograph is not
-        enlarged; small pictures keep sharp pixel edges."""
+        """Resize `picture`, one of `number` pictures, to the pixels that it needs at a width of `inches`. A photograph
+        is not enlarged; small pictures keep sharp pixel edges."""
         aspect = picture.width / picture.height
         width = inches * (self.dpi or DPI)
         if self.dpi is None:
@@ -67,7 +68,7 @@ class Paper(NamedTuple):
 
 
 def ending_of(path: Path) -> str:
-    """The ending of the name of a figure. Raises UserError for one that is none."""
+    """Return the ending of the name of a figure. Raises UserError for other endings."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"{path}: a figure is a .pdf, .svg or .png: give a name that ends so")
     return path.suffix.lower()

@@ -1,10 +1,12 @@
-"""The last line of a figure, by which the package knows a file that it wrote and that has not changed since."""
+"""Sign a figure in its last line, by which the package recognises a file that it wrote and that has not changed
+since."""
 
 import hashlib
 from pathlib import Path
 
 LINES = {".pdf": "%% vision-attn {}\n", ".svg": "<!-- vision-attn {} -->\n", ".png": "vision-attn {}\n"}
-"""By the ending of a figure. Of a PDF and an SVG it is a comment; readers of PNG ignore what follows the picture."""
+"""The line by the ending of a figure. In a PDF and an SVG it is a comment; readers of PNG ignore bytes after the
+picture."""
 
 
 def sign(file: Path, ending: str) -> None:
@@ -15,7 +17,7 @@ def sign(file: Path, ending: str) -> None:
 
 
 def is_signed(file: Path) -> bool:
-    """Whether a file is a figure as this package wrote it."""
+    """Return whether a file is a figure as this package wrote it."""
     ending, content = file.suffix.lower(), file.read_bytes()
     figure = content[: -len(_line(b"", ending))]
     return content == figure + _line(figure, ending)

@@ -1,1 +1,1 @@
-"""Maps over pictures: their views and their scales."""
+"""Draw maps over pictures: their views and their scales."""

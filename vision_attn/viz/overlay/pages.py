@@ -1,4 +1,5 @@
-"""What pages need to draw the views of maps by `templates/overlay.js` as `views.py` draws them in pictures."""
+"""The constants with which pages draw the views of maps by `templates/overlay.js` as `views.py` draws them in
+pictures."""
 
 from typing import Any
 
@@ -7,14 +8,14 @@ from PIL import ImageColor
 
 from vision_attn.viz.overlay.scale import SHARES
 from vision_attn.viz.overlay.views import LINE, OPACITY, OUTSIDE, RAMP, View
-from vision_attn.viz.sheet import DIM, PALE, VEIL
+from vision_attn.viz.panel_sheets import DIM, PALE, VEIL
 
 NAMES: dict[View, str] = {"color": "colour", "light": "light", "contours": "contours", "cells": "cells"}
-"""For people."""
+"""The names of views in texts."""
 
 
 def gradient() -> str:
-    """The colours of a scale as CSS, for a grey ground: see `views.ramp`."""
+    """Return the colours of a scale as CSS, on a grey ground: see `views.ramp`."""
     stops = zip(map(ImageColor.getrgb, RAMP), torch.linspace(0, OPACITY, len(RAMP)).tolist(), strict=True)
     return (
         f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b} / {share:.2f})' for (r, g, b, *_), share in stops)})"
@@ -22,7 +23,7 @@ def gradient() -> str:
 
 
 def constants() -> dict[str, Any]:
-    """What `templates/overlay.js` and the styles of pages need to draw the same views."""
+    """Return the values that `templates/overlay.js` and the styles of pages need to draw the same views."""
     return {
         "ramp": RAMP, "gradient": gradient(), "line": LINE, "opacity": OPACITY, "held": SHARES, "outside": OUTSIDE,
         "veil": VEIL, "dim": DIM, "pale": PALE,

@@ -1,4 +1,4 @@
-"""The scale of a map: what share of the weight lies in each region, at each pixel, and where the scale ends."""
+"""Compute the scale of a map: the share of the weight in each region and at each pixel, and the end of the scale."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -14,11 +14,11 @@ Scale = Literal["own", "one"]
 """Where the scale of a word ends: at its own largest weight, or at the largest of all words."""
 
 SHARES = (0.5, 0.9)
-"""Of the weight that contours hold. The line of the first is twice as thick."""
+"""The shares of the weight that contours hold. The line of the first is twice as thick."""
 
 
 def check_scale(scale: str) -> None:
-    """Raise UserError for a scale that there is not."""
+    """Raise UserError for an unknown scale."""
     if scale not in get_args(Scale):
         raise UserError(f"scale is {scale}: choose own (of each word) or one (for all words)")
 
@@ -37,7 +37,7 @@ def shares(alpha: Float[Tensor, "T *map"]) -> Float[Tensor, "T *map"]:
 
 
 def number(share: float) -> str:
-    """A share of the weight for people, with two digits: 0.47, 0.0051."""
+    """Format a share of the weight with two digits: 0.47, 0.0051."""
     return f"{share:.2g}"
 
 

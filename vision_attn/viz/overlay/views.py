@@ -1,4 +1,4 @@
-"""A map over a picture, in four views: a colour overlay, light, contours and cells.
+"""Draw a map over a picture in four views: a colour overlay, light, contours and cells.
 
 Pages draw the same views by `templates/overlay.js`, with the constants of `pages.py`. `benchmarks/overlays.py` measures
 how well each view shows where the weight is.
@@ -17,27 +17,27 @@ from torch.nn import functional as F
 from vision_attn.geometry.extents import WHOLE, Extent, nearest
 from vision_attn.system.errors import UserError
 from vision_attn.viz.overlay.scale import interpolated, levels, weights
-from vision_attn.viz.sheet import VEIL, glowing
+from vision_attn.viz.panel_sheets import VEIL, glowing
 
 View = Literal["color", "light", "contours", "cells"]
-"""color: a colour for each weight, the more opaque the larger it is. light: the picture is lit where the weight is, and
-darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: as color,
-each cell by itself."""
+"""color: a colour for each weight, more opaque for larger weights. light: the picture is lit where the weight is, and
+darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: like color,
+with each cell by itself."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
-"""The default: see docs/results_runs.md."""
+"""The default view: see docs/results_runs.md."""
 RAMP = ("#0d0887", "#4c02a1", "#7e03a8", "#aa2395", "#cc4778", "#e66c5c", "#f89540", "#fdc527", "#f0f921")
 """Evenly spaced colours from weight 0 to the largest: matplotlib's plasma."""
 OPACITY = 0.75
-"""Of the colour of the largest weight; in proportion below."""
+"""The opacity of the colour of the largest weight; smaller weights have less in proportion."""
 LINE = 0.012
-"""Thickness of the thick line, as a share of the picture's longer side."""
+"""The thickness of the thick line, as a share of the picture's longer side."""
 OUTSIDE = 0.55
-"""Brightness of what the model did not see."""
+"""The brightness of the part that the model did not see."""
 
 
 def check_view(view: str, option: str = "overlay") -> None:
-    """Raise UserError, which names the option, for a view that there is not."""
+    """Raise UserError, which names the option, for an unknown view."""
     if view not in VIEWS:
         raise UserError(f"{option} is {view}: choose one of {', '.join(VIEWS)}")
 
@@ -74,28 +74,28 @@ def film_overlaid(
     top = max(float(alpha.max()) if top is None else float(top), torch.finfo(alpha.dtype).tiny)
     parts = [pixels_of(seen, *frame.size) for frame in frames]
     within = extent.seen_from(seen) if seen != WHOLE else extent
-    drawn = [frame.crop(part) for frame, part in zip(frames, parts, strict=True)]
+    drawn = [frame.crop(corners) for frame, corners in zip(frames, parts, strict=True)]
     drawn = DRAW[view](drawn, alpha, within, top)
     if seen == WHOLE:
         return drawn
-    return [_in_place(frame, one, part) for frame, one, part in zip(frames, drawn, parts, strict=True)]
+    return [_in_place(frame, seen, corners) for frame, seen, corners in zip(frames, drawn, parts, strict=True)]
 
 
-def pixels_of(part: Extent, width: int, height: int) -> tuple[int, int, int, int]:
-    """The box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
-    left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (part.x0, part.x1))
-    top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (part.y0, part.y1))
+def pixels_of(extent: Extent, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
+    left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (extent.x0, extent.x1))
+    top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (extent.y0, extent.y1))
     return min(left, width - 1), min(top, height - 1), max(right, left + 1), max(bottom, top + 1)
 
 
 def outlined(picture: Image.Image, seen: Extent) -> Image.Image:
-    """A copy of a picture on which the part that the model saw is marked: darker around it, with an outline."""
-    part = pixels_of(seen, *picture.size)
-    return picture if seen == WHOLE else _in_place(picture, picture.crop(part), part)
+    """Return a copy of a picture on which the part that the model saw is marked: darker around it, with an outline."""
+    corners = pixels_of(seen, *picture.size)
+    return picture if seen == WHOLE else _in_place(picture, picture.crop(corners), corners)
 
 
 def ramp(width: int, height: int, view: View = VIEW) -> Image.Image:
-    """A bar of the colours of a scale, from weight 0 on the left to the largest on the right."""
+    """Draw a bar of the colours of a scale, from weight 0 on the left to the largest on the right."""
     share = torch.linspace(0, 1, width).expand(height, width)
     if view == "light":
         return glowing(Image.new("RGB", (width, height), "#808080"), share)
@@ -105,22 +105,23 @@ def ramp(width: int, height: int, view: View = VIEW) -> Image.Image:
 def _light(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     veil = VEIL if alpha[0].numel() > 1 else 0.0  # a whole frame needs none to be told apart
     lit = interpolated(alpha, frames[0].height, frames[0].width, extent) / top
-    return [glowing(frame, one, veil) for frame, one in zip(frames, lit, strict=True)]
+    return [glowing(frame, light, veil) for frame, light in zip(frames, lit, strict=True)]
 
 
 def _color(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     values = interpolated(alpha, frames[0].height, frames[0].width, extent) / top
-    return [_coloured(frame, one) for frame, one in zip(frames, values, strict=True)]
+    return [_coloured(frame, weights) for frame, weights in zip(frames, values, strict=True)]
 
 
 def _cells(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
     rows = nearest(frames[0].height, alpha.shape[1], extent.y0, extent.y1)
     columns = nearest(frames[0].width, alpha.shape[2], extent.x0, extent.x1)
-    return [_coloured(frame, one[rows][:, columns] / top) for frame, one in zip(frames, alpha, strict=True)]
+    return [_coloured(frame, weights[rows][:, columns] / top) for frame, weights in zip(frames, alpha, strict=True)]
 
 
 def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
-    """The scale has no end here: regions that hold a share of the weight do not depend on it."""
+    """Draw contours. They need no end of the scale, since regions that hold a share of the weight do not depend on
+    it."""
     width, height = frames[0].size
     fine = max(1, round(512 / max(width, height)))  # lines are drawn larger, then averaged
     values = interpolated(alpha, fine * height, fine * width, extent)
@@ -128,7 +129,7 @@ def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: flo
     for level, line in zip(levels(values), (thick, thick / 2), strict=True):
         # Values that differ by rounding alone have no line between them.
         inside = (values >= level * (1 - 1e-4)) & (values > 0)
-        frames = [_lined(frame, one, line, fine) for frame, one in zip(frames, inside, strict=True)]
+        frames = [_lined(frame, mask, line, fine) for frame, mask in zip(frames, inside, strict=True)]
     return frames
 
 
@@ -158,16 +159,16 @@ def _lined(picture: Image.Image, inside: Bool[Tensor, "Y X"], line: float, fine:
 
 
 def _largest(values: Float[Tensor, "1 1 Y X"], reach: int) -> Float[Tensor, "1 1 Y X"]:
-    """The largest value within `reach` pixels."""
+    """Return the largest value within `reach` pixels of each pixel."""
     across = F.max_pool2d(values, (1, 2 * reach + 1), 1, (0, reach))
     return F.max_pool2d(across, (2 * reach + 1, 1), 1, (reach, 0))
 
 
-def _in_place(picture: Image.Image, seen: Image.Image, part: tuple[int, int, int, int]) -> Image.Image:
+def _in_place(picture: Image.Image, seen: Image.Image, corners: tuple[int, int, int, int]) -> Image.Image:
     whole = picture.point(lambda level: round(OUTSIDE * level))
-    whole.paste(seen, part[:2])
+    whole.paste(seen, corners[:2])
     draw = ImageDraw.Draw(whole)
-    left, top, right, bottom = part
+    left, top, right, bottom = corners
     draw.rectangle((left, top, right - 1, bottom - 1), outline="black", width=2)
     draw.rectangle((left, top, right - 1, bottom - 1), outline="white")
     return whole

@@ -3,7 +3,7 @@
 
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-class Look {
+class Viewer {
   constructor(figure) {
     this.figure = figure;
     this.view = figure.querySelector(".view");
@@ -29,7 +29,7 @@ class Look {
     });
     this.button?.addEventListener("click", () => this.playing ? this.stop(true) : this.play());
     this.dials = figure.querySelector(".dials");
-    this.layers = this.dials ? Look.layers(this.dials.dataset) : [];
+    this.layers = this.dials ? Viewer.layers(this.dials.dataset) : [];
     this.dials?.addEventListener("input", () => this.turn());
     this.dials?.addEventListener("pointerdown", () => this.pin(this.pinned ?? this.shown ?? this.words[0]));
   }
@@ -186,15 +186,15 @@ class Look {
   }
 }
 
-const looks = new Map([...document.querySelectorAll("figure")].map(figure => [figure, new Look(figure)]));
+const viewers = new Map([...document.querySelectorAll("figure")].map(figure => [figure, new Viewer(figure)]));
 
 const near = new IntersectionObserver(entries => entries.forEach(({ isIntersecting, target }) => {
   if (!isIntersecting) return;
   near.unobserve(target);
-  looks.get(target).settle();  // not before: a page may have thousands of pictures, each with a canvas
+  viewers.get(target).settle();  // not before: a page may have thousands of pictures, each with a canvas
 }), { rootMargin: "100%" });
-looks.forEach((look, figure) => near.observe(figure));
-changed.push(() => looks.forEach(look => look.redraw()));
+viewers.forEach((viewer, figure) => near.observe(figure));
+changed.push(() => viewers.forEach(viewer => viewer.redraw()));
 
 document.addEventListener("pointerdown", event => {  // a tap elsewhere returns to the word at rest
   if (!event.target.closest(".word, button, .dials, .tools")) rest();
@@ -203,17 +203,17 @@ document.addEventListener("keydown", event => event.key === "Escape" && rest());
 
 function rest() {
   document.activeElement?.blur();
-  looks.forEach(look => { look.stop(true); look.pin(null); });
+  viewers.forEach(viewer => { viewer.stop(true); viewer.pin(null); });
 }
 
 addEventListener("pointermove", () => document.body.classList.add("moving"), { once: true });
 
 function follow() {  // page.html#image-3-word-5
   const word = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  const look = word?.matches(".word") && looks.get(word.closest("figure"));
-  if (!look) return;
+  const viewer = word?.matches(".word") && viewers.get(word.closest("figure"));
+  if (!viewer) return;
   word.closest("figure").scrollIntoView({ block: "nearest" });
-  look.pin(word);
+  viewer.pin(word);
 }
 addEventListener("hashchange", follow);
 follow();

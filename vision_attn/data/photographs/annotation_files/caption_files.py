@@ -18,7 +18,7 @@ from vision_attn.data.photographs.annotation_files.hub_datasets import is_datase
 from vision_attn.data.photographs.annotation_files.image_lists import coco, coco_by_id, expected, karpathy
 from vision_attn.data.photographs.annotation_files.samples import captioned_files, captions_of_files
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
-from vision_attn.data.records import Content, Records, read_content, read_records
+from vision_attn.data.record_files import Content, Records, read_content, read_records
 from vision_attn.data.tables import places_of
 from vision_attn.system.console import printable
 from vision_attn.system.errors import UserError
@@ -35,32 +35,32 @@ log = logging.getLogger(__name__)
 
 
 class Annotated(NamedTuple):
-    """What a file says of photographs."""
+    """The photographs of a file with their captions and splits."""
 
     shape: str
     photographs: list[Photograph]
     splits: list[Any]
-    """What the file says is the split of each; None: nothing."""
+    """The split that the file states for each photograph; None if it states none."""
     short: list[int]
     """Lines of a table that lack a column, and are left out."""
     groups: Mapping[int | str, int | str] = {}
-    """A name for those photographs that share a text, for each of them: they belong into one split."""
+    """The group of each photograph that shares a text with others: a group belongs into one split."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """The annotation files at a path: the file itself; of Hugging Face's imagefolder the file of each folder; of
-    another folder the only one that may hold captions, or else the one that is called so in the folder above, as where
-    photographs have a folder of their own. Raises UserError naming the folder if that is not clear."""
+    """Find the annotation files at a path: the file itself; in Hugging Face's imagefolder the file of each folder; in
+    another folder the only file that may hold captions, or else the file of that name in the folder above, since
+    photographs may have a folder of their own. Raises UserError naming the folder if that is not clear."""
     if not path.is_dir():
         return [path]
     splits = [entry for entry in path.iterdir() if split_named(entry.name) in SPLITS]
     splits.sort(key=lambda entry: SPLITS.index(split_named(entry.name)))
-    if found := [file for folder in (path, *splits) for name in METADATA if (file := folder / name).is_file()]:
-        return found
+    if metadata := [file for folder in (path, *splits) for name in METADATA if (file := folder / name).is_file()]:
+        return metadata
     here, above = _texts_in(path), _titled(_texts_in(path.resolve().parent))
-    for some in (_titled(here), here, [] if here else above):
-        if len(some) == 1:
-            return some
+    for candidates in (_titled(here), here, [] if here else above):
+        if len(candidates) == 1:
+            return candidates
     several = ", ".join(brief(file.name) for file in here or above)
     raise UserError(
         f"{path} is a folder with several files that may hold captions, {several}: name one as data.annotations"
@@ -71,8 +71,8 @@ def files_of(path: Path) -> list[Path]:
 
 
 def own_files_of(path: Path) -> dict[str, list[Path]]:
-    """The files of captions of each photograph in a folder, by its name, where they have files of their own: `a.jpg`
-    and `a.txt`. Empty if this is no such folder, or one with a file for all."""
+    """Find the files of captions of each photograph of a folder, by its name, where each photograph has its own:
+    `a.jpg` and `a.txt`. Empty for any other folder, and for one with a file for all."""
     if not path.is_dir() or any((path / name).is_file() for name in METADATA) or _titled(here := _texts_in(path)):
         return {}
     if not here and len(_titled(_texts_in(path.resolve().parent))) == 1:
@@ -101,10 +101,12 @@ def read_photographs(
     Raises UserError naming the file and the invalid record.
     """
     if is_dataset(path):
-        rows = read_rows(path, columns or {}, download=download)
-        found = _listed(path, Content("dataset", [row.fields for row in rows]), {}, by_id)
-        inside = {file.name: file for row in rows for file in row.files}
-        return found._replace(photographs=[one._replace(file=inside.get(one.name)) for one in found.photographs])
+        dataset_rows = read_rows(path, columns or {}, download=download)
+        listed = _listed(path, Content("dataset", [row.fields for row in dataset_rows]), {}, by_id)
+        inside = {file.name: file for row in dataset_rows for file in row.files}
+        return listed._replace(
+            photographs=[photograph._replace(file=inside.get(photograph.name)) for photograph in listed.photographs]
+        )
     if own := own_files_of(path):
         return _each_file(path, own)
     files = files_of(path)
@@ -113,13 +115,20 @@ def read_photographs(
         return read[0]
     places = [file.parent.relative_to(path).as_posix() for file in files]
     members, groups = list[Photograph](), dict[int | str, int | str]()
-    for place, one in zip(places, read, strict=True):
-        names = [str(Path(place) / photograph.name) for photograph in one.photographs]
-        members += [each._replace(id=name, name=name) for each, name in zip(one.photographs, names, strict=True)]
-        groups |= {str(Path(place) / str(name)): str(Path(place) / str(each)) for name, each in one.groups.items()}
-    sizes = ", ".join(f"{split_named(place)} {len(one.photographs)}" for place, one in zip(places, read, strict=True))
+    for place, annotated in zip(places, read, strict=True):
+        names = [str(Path(place) / photograph.name) for photograph in annotated.photographs]
+        members += [
+            photograph._replace(id=name, name=name)
+            for photograph, name in zip(annotated.photographs, names, strict=True)
+        ]
+        groups |= {
+            str(Path(place) / str(name)): str(Path(place) / str(group)) for name, group in annotated.groups.items()
+        }
+    sizes = ", ".join(
+        f"{split_named(place)} {len(annotated.photographs)}" for place, annotated in zip(places, read, strict=True)
+    )
     shape = f"imagefolder: {sizes}" if files[0].parent != path else f"imagefolder of {read[0].shape}"
-    splits, short = sum((one.splits for one in read), []), sum((one.short for one in read), [])
+    splits, short = sum((annotated.splits for annotated in read), []), sum((annotated.short for annotated in read), [])
     return Annotated(shape, members, splits, short, groups)
 
 
@@ -176,15 +185,16 @@ def recognised(path: Path) -> Content:
 
 
 def _all(value: dict[str, Any], holds: Callable[[str, Any], bool]) -> bool:
-    return bool(value) and all(holds(key, each) for key, each in value.items())
+    return bool(value) and all(holds(key, item) for key, item in value.items())
 
 
-def _are(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(each, kind) for each in values)
+def _are(values: Any, item_type: type) -> bool:
+    return isinstance(values, list) and all(isinstance(item, item_type) for item in values)
 
 
 def _textcaps(records: list[dict]) -> list[dict]:
-    """A record for each image: each of TextCaps' has one caption, and mostly all captions of the image as well."""
+    """Merge TextCaps' records into one for each image: each has one caption, and mostly all captions of the image as
+    well."""
     captions: dict[Any, dict[str, None]] = {}
     for record in records:
         said = [record["caption_str"], *(record.get("reference_strs") or ())]
@@ -211,16 +221,17 @@ OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]],
     ),
     (
         "JSON lists of each split",
-        lambda value: _all(value, lambda name, each: split_named(name) in SPLITS and _are(each, dict)),
-        lambda value: [record | {"split": split} for split, each in value.items() for record in each],
+        lambda value: _all(value, lambda name, records: split_named(name) in SPLITS and _are(records, dict)),
+        lambda value: [record | {"split": split} for split, records in value.items() for record in records],
     ),
     (
         "JSON of captions by image",
-        lambda value: _all(value, lambda _, each: isinstance(each, str) or _are(each, str)),
-        lambda value: [{"image": name, "caption": each} for name, each in value.items()],
+        lambda value: _all(value, lambda _, captions: isinstance(captions, str) or _are(captions, str)),
+        lambda value: [{"image": name, "caption": captions} for name, captions in value.items()],
     ),
 )
-"""The shapes of JSON objects with records: what they are called, how they are recognised, and their records."""
+"""The shapes of JSON objects with records: a name, a function that recognises the shape, and one that returns its
+records."""
 
 
 def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str], list[str], Any]]:
@@ -230,7 +241,7 @@ def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str]
     Raises UserError naming the invalid record.
     """
     marks = Marks(path)
-    for where, record in records.rows:
+    for where, record in records.records:
         if marks.on(record):
             continue
         for key in ("image", "caption"):
@@ -262,7 +273,7 @@ def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Anno
     spelled: dict[str, Any] = {}
     otherwise: dict[str, Any] = {}
     records = read_records(path, "image", "caption", named=columns, content=content)
-    records = records._replace(rows=[*msvd_rows(path, records.rows)])
+    records = records._replace(records=[*msvd_rows(path, records.records)])
     for where, images, said, split in entries(path, records):
         named = [(_name(path, where, image, by_id), image) for image in images]
         names = [*dict.fromkeys(name for name, _ in named)]
@@ -311,7 +322,7 @@ def _joined(lists: Sequence[Sequence[int | str]]) -> dict[int | str, int | str]:
             parents[item] = item = parents[parent]  # halves the way for the next search
         return item
 
-    for one, *others in lists:
+    for head, *others in lists:
         for other in others:
-            parents[first(other)] = first(one)
+            parents[first(other)] = first(head)
     return {item: first(item) for item in [*parents]}

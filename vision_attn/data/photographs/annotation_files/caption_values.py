@@ -1,5 +1,5 @@
-"""What a field of an annotation file says: one text or several, also a list that was written as text; and whether the
-record is marked as not to be used."""
+"""Read the captions in a field of an annotation file: one text or several, also a list that was written as text; and
+find records that are marked as not to be used."""
 
 import json
 import logging
@@ -54,10 +54,10 @@ class Marks:
         """Whether a record has one of `MARKS`."""
         if not isinstance(record, dict):
             return False
-        found = [name for key, name in marks_in(tuple(record)) if _is_set(name, record[key])]
-        self.names |= dict.fromkeys(found)
-        self.count += bool(found)
-        return bool(found)
+        names = [name for key, name in marks_in(tuple(record)) if _is_set(name, record[key])]
+        self.names |= dict.fromkeys(names)
+        self.count += bool(names)
+        return bool(names)
 
     def told(self) -> None:
         """Log how many records were marked, if any."""
@@ -70,7 +70,7 @@ class Marks:
 
 @lru_cache(maxsize=1000)
 def marks_in(keys: tuple[Any, ...]) -> tuple[tuple[Any, str], ...]:
-    """Those of `keys` that are one of `MARKS` in any case, each with its name there."""
+    """Find the keys that are one of `MARKS` in upper or lower case, each with its name there."""
     named = ((key, re.sub(r"[\s-]+", "_", key.strip().lower())) for key in keys if isinstance(key, str))
     return tuple((key, name) for key, name in named if name in MARKS)
 
@@ -80,28 +80,28 @@ def _is_set(name: str, value: Any) -> bool:
 
 
 def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
-    """The captions in a field: a text, a list of texts or of objects with a text, or such a list as text, in JSON or as
-    Python and NumPy write it. Objects with a mark and items without a value are left out.
+    """Read the captions in a field: a text, a list of texts or of objects with a text, or such a list as text, in JSON
+    or as Python and NumPy write it. Objects with a mark and items without a value are left out.
 
     Raises UserError naming the place `where` if the field holds something else.
     """
     if isinstance(value, str):
         listed = list_in(value)
         value = [value] if listed is None else listed
-    found = []
+    captions = []
     for text in flat(value) if isinstance(value, list) else [value]:
         if marks and marks.on(text):
             continue
         said = next((text[key] for key in SAID if key in text), text) if isinstance(text, dict) else text
         if not isinstance(said, str):
             raise UserError(f"{where}: caption must be text, not {brief(said)}")
-        found.append(said)
-    return found
+        captions.append(said)
+    return captions
 
 
 def list_in(text: str) -> list[Any] | None:
-    """The list of texts, or of objects with a text, that a text is: in JSON, or as Python or NumPy writes it. None if
-    the text is no such list. Nothing in it is evaluated."""
+    """Parse a text that is a list of texts, or of objects with a text: in JSON, or as Python or NumPy writes it. None
+    if the text is no such list. Nothing in it is evaluated."""
     text = text.strip()
     if not text.startswith(("[", "(", "array(")) or text[-1] not in "])":
         return None
@@ -120,60 +120,60 @@ def _is_caption(item: Any) -> bool:
 
 
 def flat(value: list[Any]) -> list[Any]:
-    """The items of a list of lists, without those that have no value."""
-    found, left = [], [iter(value)]
+    """Flatten a list of lists, without items that have no value."""
+    items, left = [], [iter(value)]
     while left:
         for item in left[-1]:
             if isinstance(item, list):
                 left.append(iter(item))
                 break
             if item is not None:
-                found.append(item)
+                items.append(item)
         else:
             left.pop()
-    return found
+    return items
 
 
 def _as_json(text: str) -> str:
-    """A list of Python or NumPy in JSON. NumPy writes no commas between texts, and a tuple has one. Raises UserError
-    if it is none."""
-    found: list[str] = []
+    """Convert a list as Python or NumPy writes it to JSON. NumPy writes no commas between texts, and a tuple has one.
+    Raises UserError if it is none."""
+    tokens: list[str] = []
     brackets: list[str] = []
     position, ended, commas = 0, False, 0
     while position < len(text):
         token = TOKEN.match(text, position)
         if token is None:
             raise UserError("not a list")
-        position, kind = token.end(), token.lastgroup or ""
-        part = token[kind].lstrip()
-        if kind == "type":
+        position, token_type = token.end(), token.lastgroup or ""
+        written = token[token_type].lstrip()
+        if token_type == "type":
             continue
-        if kind == "mark":
+        if token_type == "mark":
             commas += len(brackets) == 1
-        elif kind == "close":
-            if found[-1:] == [","]:
-                found.pop()
-            if not brackets or CLOSING[brackets.pop()] != part:
+        elif token_type == "close":
+            if tokens[-1:] == [","]:
+                tokens.pop()
+            if not brackets or CLOSING[brackets.pop()] != written:
                 raise UserError("not a list")
         elif ended:
             if brackets[-1:] != ["["]:
                 raise UserError("not a list")
-            found.append(",")
-        if kind == "open":
-            brackets.append(part)
-        ended = kind not in ("open", "mark")
-        found.append(_token(kind, part))
+            tokens.append(",")
+        if token_type == "open":
+            brackets.append(written)
+        ended = token_type not in ("open", "mark")
+        tokens.append(_token(token_type, written))
     if text[0] == "(" and not commas:  # a text in parentheses, which is no tuple
         raise UserError("not a list")
-    return "".join(found)
+    return "".join(tokens)
 
 
-def _token(kind: str, part: str) -> str:
-    if kind == "text":
-        return json.dumps(_unquoted(part))
-    if kind == "nothing":
+def _token(token_type: str, written: str) -> str:
+    if token_type == "text":
+        return json.dumps(_unquoted(written))
+    if token_type == "nothing":
         return "null"
-    return JSON_OF.get(part, part)
+    return JSON_OF.get(written, written)
 
 
 def _unquoted(literal: str) -> str:

@@ -1,4 +1,4 @@
-"""Captions of films in the shapes in which MSR-VTT, MSVD and ActivityNet publish them; VATEX's is a list of records."""
+"""Read captions of films in the shapes of MSR-VTT, MSVD and ActivityNet. VATEX's shape is a list of records."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ PART = ("videoid", "start", "end")
 
 def is_msr_vtt(value: dict[str, Any]) -> bool:
     return all(
-        isinstance(part := value.get(name), list) and part and all(isinstance(each, dict) for each in part)
+        isinstance(records := value.get(name), list) and records and all(isinstance(record, dict) for record in records)
         for name in ("videos", "sentences")
     )
 
@@ -23,11 +23,11 @@ def is_msr_vtt(value: dict[str, Any]) -> bool:
 def msr_vtt(value: dict[str, Any]) -> list[dict[str, Any]]:
     """A record for each sentence. The splits are those of the films."""
     splits = {film.get("video_id"): film.get("split") for film in value["videos"]}
-    found = [
+    records = [
         {"image": said.get("video_id"), "caption": said.get("caption"), "split": splits.get(said.get("video_id"))}
         for said in value["sentences"]
     ]
-    return found if any(splits.values()) else [{**record, "split": None} for record in found]
+    return records if any(splits.values()) else [{**record, "split": None} for record in records]
 
 
 def is_activitynet(value: dict[str, Any]) -> bool:
@@ -51,16 +51,16 @@ def msvd_lines(text: str) -> list[dict[str, Any]] | None:
     for line in map(str.strip, text.split("\n")):
         if not line or line.startswith("#"):
             continue
-        if (found := CLIP.fullmatch(line)) is None:
+        if (match := CLIP.fullmatch(line)) is None:
             return None
-        records.append({"image": found[1], "caption": found[2]})
+        records.append({"image": match[1], "caption": match[2]})
     return records or None
 
 
-def msvd_rows(path: Path, rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def msvd_rows(path: Path, table_rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of a table. Those of MSVD get the names of parts of films, and other languages are left out."""
     others = 0
-    for where, row in rows:
+    for where, row in table_rows:
         if all(row.get(column) for column in PART):
             if str(row.get("language", "English")).strip().lower() != "english":
                 others += 1

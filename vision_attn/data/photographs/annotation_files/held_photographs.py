@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """What tells the photograph of a row from others."""
+    """The key that tells the photograph of a row from others."""
 
     name: str
     """The path that the table gives it, or the one of its file below the folder; "" if there is none."""
@@ -45,7 +45,7 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
 
     struct = column.type.num_fields > 0
     content = compute.struct_field(column, "bytes") if struct else column
-    keys = [part.name for part in column.type] if struct else []
+    keys = [field.name for field in column.type] if struct else []
     paths = compute.struct_field(column, "path").to_pylist() if "path" in keys else [None] * len(column)
     sizes = compute.fill_null(compute.binary_length(content), -1).to_pylist()
     files: list[Path | None] = [None] * len(column)
@@ -57,32 +57,34 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
             files[row], sizes[row], paths[row] = file, _size(file), file.relative_to(folder).as_posix()
     held = _told_apart(content, [_below(said) if said else "" for said in paths], sizes)
     given = None if names is None else _told_apart(content, [_below(str(name)) for name in names], sizes)
-    if given is None or len({*given}) > len({one.name for one in given}):  # a name of two photographs is none
+    if given is None or len({*given}) > len(
+        {photograph.name for photograph in given}
+    ):  # a name of two photographs is none
         titles = _titles(held)
     else:
-        titles = [one.name for one in given]
+        titles = [photograph.name for photograph in given]
     return [
         Encoded(title, partial(_read, f"{path}: row {row + 1}", content, row, files[row]), sizes[row])
         for row, title in enumerate(titles)
     ]
 
 
-def apart(path: Path, rows: Sequence[tuple[Any, Encoded | None]]) -> list[bool]:
-    """Which of these rows, of all splits of a dataset, to keep, so that no photograph is in two splits: those of
-    testing before those of validation and of training. A photograph is the same if it has the same name, without the
-    split, and the same bytes. A line says how many there are."""
-    photographs = {file.name: file for _, file in rows if file is not None and file.size != -1}
+def apart(path: Path, dataset_rows: Sequence[tuple[Any, Encoded | None]]) -> list[bool]:
+    """Return a mask of the rows to keep, of all splits of a dataset, so that no photograph is in two splits: testing
+    goes before validation, and validation before training. A photograph is the same if it has the same name, without
+    the split, and the same bytes. A line says how many there are."""
+    photographs = {file.name: file for _, file in dataset_rows if file is not None and file.size != -1}
     purposes: dict[str, int] = {}
-    for split, file in rows:
+    for split, file in dataset_rows:
         if file is not None and file.name in photographs:
             purposes[file.name] = max(purposes.get(file.name, -1), _purpose(split))
     alike: dict[tuple, list[str]] = {}
     for name, file in photographs.items():
         alike.setdefault((name.partition("/")[2], file.size), []).append(name)
     left_out: dict[str, str] = {}
-    for some in alike.values():
+    for names in alike.values():
         last: dict[bytes, str] = {}
-        for name in sorted(some, key=purposes.__getitem__, reverse=True) if len(some) > 1 else ():
+        for name in sorted(names, key=purposes.__getitem__, reverse=True) if len(names) > 1 else ():
             other = last.setdefault(hashlib.sha256(photographs[name].read()).digest(), name)
             if purposes[name] < purposes[other]:
                 left_out[name] = other
@@ -92,7 +94,7 @@ def apart(path: Path, rows: Sequence[tuple[Any, Encoded | None]]) -> list[bool]:
             "%s: photographs that are in two splits, and are kept for testing or validation alone: %d, such as %s, %s"
         )
         log.warning(text, path, len(left_out), printable(name), printable(other))
-    return [file is None or file.name not in left_out for _, file in rows]
+    return [file is None or file.name not in left_out for _, file in dataset_rows]
 
 
 def regular(file: Path, folder: Path) -> Path:
@@ -122,7 +124,7 @@ def _found(where: str, said: str, folders: Sequence[Path]) -> tuple[Path, Path]:
             f"{where} holds no photograph, but names the file {brief(said)}, which is not in {folders[0]}: only files "
             "there are opened; copy it there, or save the dataset with the bytes of its photographs"
         )
-    folder, file = next((one for one in inside if os.path.lexists(one[1])), inside[0])
+    folder, file = next((candidate for candidate in inside if os.path.lexists(candidate[1])), inside[0])
     if os.path.exists(file) and not os.path.isfile(file):
         raise UserError(f"{where} names {brief(said)}, which is not a regular file")
     return folder, file
@@ -138,51 +140,53 @@ def _size(file: Path) -> int:
 
 
 def _told_apart(content: Any, names: Sequence[str], sizes: Sequence[int]) -> list[Held]:
-    """What tells photographs apart: name and size, and the bytes where these agree."""
-    found = [*map(Held, names, sizes)]
-    times = Counter(found)
-    for row, one in enumerate(found):
-        if times[one] > 1 and (held := content[row].as_buffer()) is not None:
-            found[row] = one._replace(more=hashlib.sha256(held).digest())
-        elif not one.name and one.size < 0:
-            found[row] = one._replace(more=row)
-    return found
+    """Return the keys that tell photographs apart: name and size, and the bytes where these agree."""
+    photographs = [*map(Held, names, sizes)]
+    times = Counter(photographs)
+    for row, photograph in enumerate(photographs):
+        if times[photograph] > 1 and (held := content[row].as_buffer()) is not None:
+            photographs[row] = photograph._replace(more=hashlib.sha256(held).digest())
+        elif not photograph.name and photograph.size < 0:
+            photographs[row] = photograph._replace(more=row)
+    return photographs
 
 
 def _titles(held: Sequence[Held]) -> list[str]:
     """A name for the photograph of each row, different ones for different photographs."""
     first: dict[Held, int] = {}
-    for row, one in enumerate(held):
-        first.setdefault(one, row)
-    plain = {one: PurePosixPath(one.name).name for one in first}
-    files, paths = Counter(plain.values()), Counter(one.name for one in first)
+    for row, photograph in enumerate(held):
+        first.setdefault(photograph, row)
+    plain = {photograph: PurePosixPath(photograph.name).name for photograph in first}
+    files, paths = Counter(plain.values()), Counter(photograph.name for photograph in first)
     titles = {}
-    for one in first:
-        if one.name and files[plain[one]] == 1:
-            titles[one] = plain[one]
-        elif one.name and paths[one.name] == 1:
-            titles[one] = one.name
+    for photograph in first:
+        if photograph.name and files[plain[photograph]] == 1:
+            titles[photograph] = plain[photograph]
+        elif photograph.name and paths[photograph.name] == 1:
+            titles[photograph] = photograph.name
     taken = {*titles.values()}
-    for one, row in first.items():
-        if one not in titles:
+    for photograph, row in first.items():
+        if photograph not in titles:
             number = f"{row:06}"
             while number in taken:
                 number += "_"
-            titles[one] = number
-    return [titles[one] for one in held]
+            titles[photograph] = number
+    return [titles[photograph] for photograph in held]
 
 
 def _below(name: str) -> str:
-    """A name as that of a file below some folder."""
-    parts = re.split(r"[/\\]", " ".join(name.split()))
-    return "/".join(part for part in parts if part.strip(". ") and not part.endswith(":")) or "photograph"
+    """Turn a name into the relative path of a file."""
+    segments = re.split(r"[/\\]", " ".join(name.split()))
+    return (
+        "/".join(segment for segment in segments if segment.strip(". ") and not segment.endswith(":")) or "photograph"
+    )
 
 
 def _read(where: str, content: Any, row: int, file: Path | None) -> bytes:
     """The bytes of the photograph of a row, or of the file that it names."""
-    found = content[row].as_py()
-    if found is not None:
-        return found
+    stored = content[row].as_py()
+    if stored is not None:
+        return stored
     if file is None:
         raise UserError(f"{where} has no photograph: neither bytes nor the path of a file")
     if os.path.exists(file) and not os.path.isfile(file):  # it was one when the table was read

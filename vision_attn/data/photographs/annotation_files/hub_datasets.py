@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.photographs.annotation_files.caption_values import marks_in
 from vision_attn.data.photographs.annotation_files.held_photographs import apart, encoded, regular
-from vision_attn.data.records import check_purposes, values_of
+from vision_attn.data.record_files import check_purposes, values_of
 from vision_attn.data.tables import absent, places_of
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
@@ -34,8 +34,8 @@ PARQUET, ARROW = b"PAR1", b"\xff\xff\xff\xff"
 """The first bytes of files with columns that the library opens."""
 
 
-class Row(NamedTuple):
-    """What a row of a dataset says, with its photographs if the dataset holds them."""
+class DatasetRow(NamedTuple):
+    """The fields of a row of a dataset, with its photographs if the dataset holds them."""
 
     fields: dict[str, Any]
     """image (a name or a list of names), caption and, if the dataset says it, split and what marks a caption."""
@@ -58,8 +58,8 @@ def is_dataset(path: Path) -> bool:
 def photographs_of(path: Path) -> list[Encoded]:
     """The photographs that a dataset holds, each once, also without captions. Raises UserError if it cannot be opened,
     or holds none."""
-    rows = read_rows(path, {}, download=True, needed=())
-    files = {file.name: file for row in rows for file in row.files}
+    dataset_rows = read_rows(path, {}, download=True, needed=())
+    files = {file.name: file for row in dataset_rows for file in row.files}
     if not files:
         raise UserError(f"{path} holds no photographs")
     return [*files.values()]
@@ -67,17 +67,18 @@ def photographs_of(path: Path) -> list[Encoded]:
 
 def read_rows(
     path: Path, columns: Mapping[str, str | int], *, download: bool, needed: Sequence[str] = ("caption", "image")
-) -> list[Row]:
+) -> list[DatasetRow]:
     """The rows of all splits of a dataset. Rows of the same photograph have the same name.
 
-    columns: the names of columns that are not recognised. `needed`: those that must be there; photographs that the
-    dataset holds need no names. A row has the split of its column, or else the dataset's own one, if it has several.
+    columns: the names of columns that are not recognised. needed: the columns that must exist; photographs that the
+    dataset holds need no names.
+    A row has the split of its column, or else the dataset's own one, if it has several.
 
     Raises UserError, which says what to do, if the dataset cannot be opened or a column is missing.
     """
     check_purposes(columns, ("image", "caption"))
     tables = _tables(path, download)
-    rows: list[Row] = []
+    dataset_rows: list[DatasetRow] = []
     for own, table in tables.items():
         inside = photographs_in(table.schema, columns.get("image"))
         named = {key: name for key, name in columns.items() if not (inside and key == "image" and name == inside)}
@@ -86,23 +87,30 @@ def read_rows(
         if inside:
             files = _of_rows(path, table.column(inside), fields.get("image"))
             if len(tables) > 1:  # photographs of two splits may have the same name
-                files = [tuple(one._replace(name=f"{own}/{one.name}") for one in some) for some in files]
-            fields["image"] = [some[0].name if len(some) == 1 else [one.name for one in some] for some in files]
+                files = [tuple(file._replace(name=f"{own}/{file.name}") for file in row_files) for row_files in files]
+            fields["image"] = [
+                row_files[0].name if len(row_files) == 1 else [file.name for file in row_files] for row_files in files
+            ]
         if len(tables) > 1:
             said = split_named(own)
             fields.setdefault("split", [said if said in (*SPLITS, "restval") else "unused"] * len(table))
-        each = zip(*fields.values(), strict=True)
-        found = [Row(dict(zip(fields, some, strict=True)), held) for some, held in zip(each, files, strict=True)]
+        values = zip(*fields.values(), strict=True)
+        split_rows = [
+            DatasetRow(dict(zip(fields, row_values, strict=True)), held)
+            for row_values, held in zip(values, files, strict=True)
+        ]
         if inside and (empty := files.count(())):
             log.warning("%s: rows without a photograph, which are left out: %d", path, empty)
-            found = [row for row in found if row.files]
-        rows += found
+            split_rows = [row for row in split_rows if row.files]
+        dataset_rows += split_rows
     if len(tables) > 1:
-        held = [(number, row.fields.get("split"), file) for number, row in enumerate(rows) for file in row.files]
+        held = [
+            (number, row.fields.get("split"), file) for number, row in enumerate(dataset_rows) for file in row.files
+        ]
         kept = apart(path, [(split, file) for _, split, file in held])
         left_out = {number for (number, _, _), keep in zip(held, kept, strict=True) if not keep}
-        rows = [row for number, row in enumerate(rows) if number not in left_out]
-    return rows
+        dataset_rows = [row for number, row in enumerate(dataset_rows) if number not in left_out]
+    return dataset_rows
 
 
 def _folders(path: Path) -> list[Path]:
@@ -133,9 +141,9 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
                 f"name one with --data.columns.{key}=NAME"
             )
     fields = {}
-    for key, found in places.items():
-        columns = [values_of(path, table.column(names[place])) for place in found]
-        values = [["" if one is None else one for one in column] for column in columns]
+    for key, column_places in places.items():
+        columns = [values_of(path, table.column(names[place])) for place in column_places]
+        values = [["" if value is None else value for value in column] for column in columns]
         fields[key] = values[0] if len(values) == 1 else [[*filter(None, row)] for row in zip(*values, strict=True)]
     return fields | {name: values_of(path, table.column(name)) for name, _ in marks_in(tuple(names))}
 
@@ -145,15 +153,19 @@ def photographs_in(schema: Any, named: str | int | None) -> str | None:
     held = {field.name: field.type for field in schema if _holds_bytes(field.type)}
     if named in held:
         return str(named)
-    if found := places_of([*held], ("image",), {}).get("image"):
-        return [*held][found[0]]
-    images = [name for name, kind in held.items() if kind.num_fields]
+    if places := places_of([*held], ("image",), {}).get("image"):
+        return [*held][places[0]]
+    images = [name for name, column_type in held.items() if column_type.num_fields]
     return images[0] if len(images) == 1 else None
 
 
-def _holds_bytes(kind: Any) -> bool:
-    parts = [kind.field(number) for number in range(kind.num_fields)] if str(kind).startswith("struct") else []
-    return "binary" in str(kind) and (not parts or any(part.name == "bytes" for part in parts))
+def _holds_bytes(column_type: Any) -> bool:
+    fields = (
+        [column_type.field(number) for number in range(column_type.num_fields)]
+        if str(column_type).startswith("struct")
+        else []
+    )
+    return "binary" in str(column_type) and (not fields or any(field.name == "bytes" for field in fields))
 
 
 def _files(path: Path) -> list[Path]:
@@ -201,8 +213,8 @@ def _tables(path: Path, download: bool) -> dict[str, Any]:
         raise UserError(
             f"{path} is a dataset, which needs the package datasets: pip install 'vision-attn[hub]'"
         ) from error
-    if found := NAME.fullmatch(str(path)):
-        name, revision, subset = found.groups()
+    if match := NAME.fullmatch(str(path)):
+        name, revision, subset = match.groups()
         with _told(name, download), _offline(datasets.config, not download):
             opened = datasets.load_dataset(name, subset, revision=revision)
     else:
@@ -210,8 +222,8 @@ def _tables(path: Path, download: bool) -> dict[str, Any]:
             opened = _local(datasets, path)
         except Exception as error:  # a damaged file can make the library raise almost anything
             raise UserError(f"{path} is not a dataset that can be read: {reason_of(error)}") from error
-    parts = opened if isinstance(opened, dict) else {"": opened}
-    tables = {split: part.with_format("arrow")[:] for split, part in parts.items() if len(part)}
+    splits = opened if isinstance(opened, dict) else {"": opened}
+    tables = {split: dataset.with_format("arrow")[:] for split, dataset in splits.items() if len(dataset)}
     return {str(split): table for split, table in tables.items()}
 
 
@@ -225,16 +237,18 @@ def _local(datasets: Any, path: Path) -> Any:
     for file in files:  # as the hub names them: train-00000-of-00002.parquet
         said = re.split(r"[-.]", file.name)[0]
         splits.setdefault(said if split_named(said) in (*SPLITS, "restval") else "train", []).append(file.absolute())
-    return datasets.load_dataset("parquet", data_files={split: _listed(some) for split, some in splits.items()})
+    return datasets.load_dataset(
+        "parquet", data_files={split: _listed(split_files) for split, split_files in splits.items()}
+    )
 
 
 def _listed(files: Sequence[Path]) -> Any:
-    """Files as the library lists those that it has found: it would take other names for patterns."""
+    """List files as the library lists those that it has found: it would take other names for patterns."""
     from datasets.data_files import DataFilesList
 
     status = [file.stat() for file in files]
     names = [str(_without_hops(file)) for file in files]
-    return DataFilesList(names, [(str(each.st_mtime_ns), str(each.st_size)) for each in status])
+    return DataFilesList(names, [(str(file_status.st_mtime_ns), str(file_status.st_size)) for file_status in status])
 
 
 def _without_hops(file: Path) -> Path:
@@ -251,7 +265,8 @@ def _without_hops(file: Path) -> Path:
 
 
 def _saved(datasets: Any, folder: Path) -> Any:
-    """What the library's `save_to_disk` wrote. Its own function opens any file that the folder names."""
+    """Open what the library's `save_to_disk` wrote. The library's own function would open any file that the folder
+    names."""
     if not isfile(folder / "dataset_dict.json"):
         return _part(datasets, folder, folder)
     names = read_json(folder / "dataset_dict.json")["splits"]
@@ -259,22 +274,23 @@ def _saved(datasets: Any, folder: Path) -> Any:
 
 
 def _part(datasets: Any, folder: Path, place: Path) -> Any:
-    """One split that `save_to_disk` wrote."""
-    named = [str(each["filename"]) for each in read_json(regular(place / "state.json", folder))["_data_files"]]
+    """Open one split that `save_to_disk` wrote."""
+    named = [str(entry["filename"]) for entry in read_json(regular(place / "state.json", folder))["_data_files"]]
     return _mapped(datasets, [regular(place / name, folder) for name in named])
 
 
 def _mapped(datasets: Any, files: Sequence[Path]) -> Any:
-    """Arrow files, memory-mapped. Places in them are checked: one beyond the end of a file would kill the process."""
-    parts = [datasets.Dataset.from_file(str(file)) for file in files]
-    for part in parts:
-        part.data.validate(full=True)
-    return datasets.concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+    """Map Arrow files into memory, and check the places in them: one beyond the end of a file would kill the
+    process."""
+    opened = [datasets.Dataset.from_file(str(file)) for file in files]
+    for dataset in opened:
+        dataset.data.validate(full=True)
+    return datasets.concatenate_datasets(opened) if len(opened) > 1 else opened[0]
 
 
 @contextmanager
 def _offline(config: Any, only: bool) -> Iterator[None]:
-    """Within, the library takes nothing but its cache."""
+    """Within this context the library uses nothing but its cache."""
     before = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = before or only
     try:
@@ -285,7 +301,7 @@ def _offline(config: Any, only: bool) -> Iterator[None]:
 
 @contextmanager
 def _told(name: str, download: bool) -> Iterator[None]:
-    """Within, what fails is a UserError that says how a dataset of the hub comes here."""
+    """Within this context any failure becomes a UserError that tells how to get a dataset of the hub."""
     try:
         yield
     except Exception as error:  # of httpx, huggingface_hub or datasets

@@ -37,8 +37,8 @@ def coco(path: Path, images: list[dict], notes: Any) -> list[Photograph]:
         if key in said:
             said[key] += captions
         elif str(key) in named:
-            kind = "number, not a text" if isinstance(key, str) else "text, not a number"
-            raise UserError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {kind}")
+            expected_type = "number, not a text" if isinstance(key, str) else "text, not a number"
+            raise UserError(f"{path}: {where} has image_id {brief(key)}, but the id of that image is a {expected_type}")
         else:
             unlisted += 1
     marks.told()

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from vision_attn.data.photographs.annotation_files.caption_files import entries, read_photographs, recognised
 from vision_attn.data.photographs.photograph import NAMINGS, Photograph, plain_name
-from vision_attn.data.records import plain_path, read_records
+from vision_attn.data.record_files import plain_path, read_records
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
@@ -17,7 +17,7 @@ _WRITTEN: tuple[Callable[[str], str], ...] = (
     lambda name: PurePosixPath(name).name,
     lambda name: PurePosixPath(name).stem,
 )
-"""For each of `NAMINGS`, the same part of the name that a result gives its image."""
+"""Functions that take the same part, for each of `NAMINGS`, of the name that a result gives its image."""
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
@@ -47,12 +47,12 @@ def read_results(path: str | Path) -> dict[int | str, str]:
 def read_references(path: str | Path) -> list[Photograph]:
     """Read the images that have captions from any annotation file that training reads, whatever their split. Images
     need no file name. Raises UserError naming the file and the invalid record."""
-    found = read_photographs(Path(path), by_id=True, download=True)
-    captioned = [photograph for photograph in found.photographs if photograph.captions]
+    annotated = read_photographs(Path(path), by_id=True, download=True)
+    captioned = [photograph for photograph in annotated.photographs if photograph.captions]
     if not captioned:
         raise UserError(f"{path} holds no captions")
     captions = sum(len(photograph.captions) for photograph in captioned)
-    log.info("%s: %s, %d photographs, %d captions", path, found.shape, len(captioned), captions)
+    log.info("%s: %s, %d photographs, %d captions", path, annotated.shape, len(captioned), captions)
     return captioned
 
 
@@ -63,7 +63,7 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
     without the ending too. The way that finds the most images is taken, of equal ones the first. Raises UserError if
     an image may be two photographs, or two images are the same photograph.
     """
-    found: dict[int | str, list[Photograph]] = {}
+    best: dict[int | str, list[Photograph]] = {}
     for naming, written in zip(NAMINGS, _WRITTEN, strict=True):
         named: dict[str, list[Photograph]] = {}
         for photograph in photographs:
@@ -71,14 +71,16 @@ def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> d
         named.pop("", None)  # those without a file name
         texts = {image: written(plain_path(plain_name(str(image)).replace("\\", "/"))) for image in images}
         meant = {image: named[text] for image, text in texts.items() if text in named}
-        found = meant if len(meant) > len(found) else found
+        best = meant if len(meant) > len(best) else best
     taken: dict[int | str, int | str] = {}
-    for image, several in found.items():
-        found[image] = several = [one for one in several if image in (one.id, one.name)] or several
+    for image, several in best.items():
+        best[image] = several = [
+            photograph for photograph in several if image in (photograph.id, photograph.name)
+        ] or several
         if len(several) > 1:
             raise UserError(
                 f"image {brief(image)} may be {brief(several[0].name)} or {brief(several[1].name)}: name the folder too"
             )
         if (other := taken.setdefault(several[0].id, image)) != image:
             raise UserError(f"{brief(other)} and {brief(image)} are the same image; give one caption per image")
-    return {image: several[0] for image, several in found.items()}
+    return {image: several[0] for image, several in best.items()}

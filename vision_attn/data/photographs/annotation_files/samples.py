@@ -1,4 +1,4 @@
-"""Samples whose files share a name: `0001.jpg` with `0001.txt`. In a tar file, in WebDataset's convention; or in a
+"""Read samples whose files share a name: `0001.jpg` with `0001.txt`, in a tar file (WebDataset's convention) or in a
 folder."""
 
 import json
@@ -20,11 +20,11 @@ from vision_attn.data.text_encoding import read_text
 from vision_attn.system.errors import UserError
 
 CAPTIONS = ("caption", "txt", "json")
-"""The endings of captions: the first that holds any is taken."""
+"""The endings of files of captions: the first file that holds any is taken."""
 META = re.compile(r"__[^/]*__($|/)")
-"""Names of what is about a tar file and no sample, in WebDataset's convention."""
+"""Names of files that describe a tar file and belong to no sample, in WebDataset's convention."""
 LARGEST_MEMBER = 2**29
-"""Bytes of a file in a tar file; it is read as a whole."""
+"""The largest number of bytes of a file in a tar file; it is read whole."""
 
 DOTTED = "a dot in the name, which ends at its first dot by WebDataset's rule (write img_1.jpg for img.1.jpg)"
 APART = "files that do not follow each other (write the photograph and its captions one after the other)"
@@ -71,7 +71,7 @@ def tar_samples(path: Path, left_out: LeftOut, *, photographs: bool = True) -> I
 
     Raises UserError naming the tar file if it is damaged.
     """
-    parts: dict[str, set[str]] = {}
+    incomplete: dict[str, set[str]] = {}
     with _members(path) as (members, content):
         for key, files in _grouped(members):
             plain = [ending for ending in files if f".{ending}" in ENDINGS]
@@ -90,8 +90,8 @@ def tar_samples(path: Path, left_out: LeftOut, *, photographs: bool = True) -> I
                 else:
                     left_out.add(MARKED if marks.count else BLANK, key)
             elif plain or written:
-                parts.setdefault(key, set()).add(BARE if plain else UNSEEN)
-    for key, lacks in parts.items():
+                incomplete.setdefault(key, set()).add(BARE if plain else UNSEEN)
+    for key, lacks in incomplete.items():
         left_out.add(APART if len(lacks) > 1 else lacks.pop(), key)
 
 
@@ -103,8 +103,8 @@ def named(name: str) -> tuple[str, str]:
 
 
 def _grouped(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Files that follow each other with one name, by their endings. Hidden files and those without an ending are none
-    of a sample."""
+    """Group files that follow each other with one name, by their endings. Hidden files and those without an ending
+    belong to no sample."""
     last, files = "", dict[str, tarfile.TarInfo]()
     for member in members:
         key, ending = named(member.name)
@@ -122,16 +122,17 @@ def _grouped(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str
 def _dotted(key: str, endings: Mapping[str, Any], plain: bool) -> list[str]:
     """The names with a dot of photographs that are lost as further files of the sample `key`. If it has a photograph of
     its own, other images without captions (`0001.mask.png`) are no loss."""
-    parts = [ending.rpartition(".") for ending in endings if "." in ending]
-    images = dict.fromkeys(stem for stem, _, ending in parts if f".{ending}" in ENDINGS)
-    said = {stem for stem, _, ending in parts if ending in CAPTIONS}
+    split_endings = [ending.rpartition(".") for ending in endings if "." in ending]
+    images = dict.fromkeys(stem for stem, _, ending in split_endings if f".{ending}" in ENDINGS)
+    said = {stem for stem, _, ending in split_endings if ending in CAPTIONS}
     return [f"{key}.{stem}" for stem in images if stem in said or not plain]
 
 
 @contextmanager
 def _members(path: Path) -> Iterator[tuple[Iterator[tarfile.TarInfo], Callable[[tarfile.TarInfo], bytes]]]:
-    """The files and links of a tar file, and what reads a file. Errors become a UserError that names the tar file:
-    if it is damaged, which may show only after the last file that can be found, or if a file in it is too large."""
+    """Open a tar file: return its files and links, and a function that reads a file. Errors become a UserError that
+    names the tar file: if it is damaged, which may show only after the last file that can be found, or if a file in it
+    is too large."""
     try:
         with tarfile.open(path, "r:") as file:
 
@@ -167,8 +168,8 @@ def captions_in(contents: Mapping[str, bytes | str], marks: Marks) -> tuple[str,
         if isinstance(text, bytes):
             text = text.decode("utf-8", "replace").removeprefix("\ufeff")
         lines = [text] if list_in(text) else text.replace("\r", "\n").split("\n")
-        if found := caption_lines(_in_json(text, marks) if ending == "json" else lines, marks):
-            return found
+        if captions := caption_lines(_in_json(text, marks) if ending == "json" else lines, marks):
+            return captions
     return ()
 
 
@@ -184,18 +185,18 @@ def _in_json(text: str, marks: Marks) -> Any:
 
 
 def caption_lines(value: Any, marks: Marks) -> tuple[str, ...]:
-    """The captions in a value as lines that are not empty, without what is no caption."""
-    found: list[str] = []
+    """Return the captions in a value as lines that are not empty; anything else is left out."""
+    captions: list[str] = []
     for item in flat([value]):
         with suppress(UserError):
-            found += texts("", item, marks)
-    return tuple(filter(None, map(one_line, found)))
+            captions += texts("", item, marks)
+    return tuple(filter(None, map(one_line, captions)))
 
 
 def captioned_files(folder: Path, *, deep: bool) -> dict[str, list[Path]]:
-    """The files of captions of each photograph or film in a folder, by its name: those that have its name with one of
-    `CAPTIONS` as the ending. With `deep`, in the folders below too. Empty if there is no such file."""
-    found: dict[str, list[Path]] = {}
+    """Find the files of captions of each photograph or film in a folder, by its name: files of the same name with one
+    of `CAPTIONS` as the ending. With `deep`, searches the subfolders too. Empty if there is no such file."""
+    by_photograph: dict[str, list[Path]] = {}
     visited = {os.path.realpath(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
         below = {os.path.realpath(os.path.join(place, name)): name for name in folders if name[0] != "."}
@@ -213,8 +214,10 @@ def captioned_files(folder: Path, *, deep: bool) -> dict[str, list[Path]]:
                 written.setdefault(stem, {})[ending[1:].lower()] = Path(place, name)
         for stem, name in pictures:
             own = written.get(stem, {})
-            found[Path(place, name).relative_to(folder).as_posix()] = [own[key] for key in CAPTIONS if key in own]
-    return found if any(found.values()) else {}
+            by_photograph[Path(place, name).relative_to(folder).as_posix()] = [
+                own[key] for key in CAPTIONS if key in own
+            ]
+    return by_photograph if any(by_photograph.values()) else {}
 
 
 def captions_of_files(files: list[Path], marks: Marks) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from vision_attn.data.photographs.annotation_files.samples import (
     caption_lines,
     tar_samples,
 )  # fmt: skip
-from vision_attn.data.records import values_of
+from vision_attn.data.record_files import values_of
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find
@@ -31,8 +31,8 @@ MOST_SHARDS = 1_000_000
 
 
 def expanded(pattern: str) -> list[str]:
-    """The patterns that one with ranges such as `{000..331}` stands for. Raises UserError if there are too many: the
-    pattern may come from the config of a run folder. A name of a file is one, also with braces in it."""
+    """Expand ranges such as `{000..331}` in a pattern. The name of an existing file stays, also with braces in it.
+    Raises UserError if there are too many patterns: the config of a run folder may come from anyone."""
     if "{" not in pattern or _is_name(pattern):
         return [pattern]
     if _alternatives(pattern) > MOST_SHARDS:
@@ -45,14 +45,14 @@ def expanded(pattern: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> int:
-    """At least as many as `pattern` stands for."""
+    """An upper bound on the number of patterns that `pattern` expands to."""
     groups = r"\{([^{}]*)\}"
     nested = re.sub(groups, "", pattern).count(",")
     return 2**nested * prod(map(_size, re.findall(groups, pattern)))
 
 
 def _size(group: str) -> int:
-    """The alternatives of one pair of braces: of `000..331` or of `a,b`."""
+    """The number of alternatives of one pair of braces: of `000..331` or of `a,b`."""
     if ".." not in group:
         return 1 + group.count(",")
     ends = [number[:19] for number in re.findall(r"-?\d+", group)[:2]]
@@ -62,21 +62,21 @@ def _size(group: str) -> int:
 
 
 def matching(pattern: str) -> list[Path]:
-    """The files that match a pattern with `*` and `?`, as given or under the folders of data sets. A name of a file or
-    a folder is one, also with these signs in it. Raises UserError for what is no regular file: reading a pipe would
-    wait forever."""
+    """Find the files that match a pattern with `*` and `?`, as given or under the folders of data sets. The name of an
+    existing file or folder matches itself, also with these signs in it. Raises UserError for anything but regular
+    files: reading a pipe would wait forever."""
     parent = Path(pattern).parent
     if _is_name(pattern) or not any(sign in pattern for sign in "*?["):
-        found = [find(pattern).absolute()]
+        paths = [find(pattern).absolute()]
     elif any(sign in str(parent) for sign in "*?[") and not _is_name(str(parent)):
         raise UserError(f"{pattern}: only the name of the file may hold * or ?")
     else:
         folder = find(parent)
-        found = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
-    for path in found:
+        paths = [folder.absolute() / name for name in sorted(glob(Path(pattern).name, root_dir=folder))]
+    for path in paths:
         if not path.is_file():
             raise UserError(f"{path}: not a regular file")
-    return found
+    return paths
 
 
 def _is_name(pattern: str) -> bool:
@@ -120,8 +120,10 @@ def parquet_samples(
         columns = [caption, *(name for name, _ in marks_in(tuple(names)) if name != caption)]
         if whole := photographs or not _all_there(file, photograph):
             columns.append(photograph)
-        rows = (row for batch in file.iter_batches(batch_size=16, columns=columns) for row in values_of(path, batch))
-        for number, row in enumerate(rows):
+        parquet_rows = (
+            row for batch in file.iter_batches(batch_size=16, columns=columns) for row in values_of(path, batch)
+        )
+        for number, row in enumerate(parquet_rows):
             marks = Marks(path)
             marked, name = marks.on(row), f"{path.name}/{number}"
             captions = () if marked else caption_lines(row[caption], marks)
@@ -138,15 +140,15 @@ def parquet_samples(
 
 def _all_there(file: Any, photograph: str) -> bool:
     """Whether a Parquet file says that each row has the bytes of a photograph."""
-    kind = str(file.schema_arrow.field(photograph).type)
-    held = photograph if "binary" in kind and not kind.startswith("struct") else f"{photograph}.bytes"
+    column_type = str(file.schema_arrow.field(photograph).type)
+    held = photograph if "binary" in column_type and not column_type.startswith("struct") else f"{photograph}.bytes"
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         leaves = [group.column(place) for place in range(group.num_columns)]
         known = [leaf.statistics for leaf in leaves if leaf.path_in_schema == held]
         if not known or known[0] is None or not known[0].has_null_count or known[0].null_count:
             return False
-    return "binary" in kind
+    return "binary" in column_type
 
 
 @contextmanager

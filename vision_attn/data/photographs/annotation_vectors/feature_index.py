@@ -43,10 +43,10 @@ def make_header(encoder: Any, views: Sequence[View]) -> dict[str, Any]:
 
 def listing(views: Sequence[View]) -> str:
     """A checksum of the name and the size in bytes of each image."""
-    found, lines = hashlib.sha256(), map(_line, views)
+    checksum, lines = hashlib.sha256(), map(_line, views)
     while block := "".join(islice(lines, 4096)):
-        found.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
-    return found.hexdigest()
+        checksum.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
+    return checksum.hexdigest()
 
 
 def _line(view: View) -> str:
@@ -57,9 +57,9 @@ def _line(view: View) -> str:
 def folder_name(header: dict[str, Any]) -> str:
     """Return a folder name unique to `header`, so that several caches can share a parent folder."""
     encoder = header["encoder"]
-    parts = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
-    parts.append(digest(header)[:12])
-    return re.sub(r"[^\w.-]+", "_", "-".join(parts))
+    fields = [str(encoder[key]) for key in ("backbone", "node", "resolution") if key in encoder]
+    fields.append(digest(header)[:12])
+    return re.sub(r"[^\w.-]+", "_", "-".join(fields))
 
 
 def older(cache: Path, header: dict[str, Any]) -> Path | None:
@@ -116,9 +116,9 @@ def finished_shards(folder: Path, size: int) -> list[Shard]:
         and all(type(length) is int and length > 0 for length in shape)
         and ceil(shape[0] / size) == len(shards)
     ):
-        found = [shard for shard in _listed(folder, shards, shape, size) if shard is not None]
-        if len(found) == len(shards):
-            return found
+        entries = [shard for shard in _listed(folder, shards, shape, size) if shard is not None]
+        if len(entries) == len(shards):
+            return entries
     raise UserError(f"{folder}: these features are damaged or incomplete; prepare them again")
 
 
@@ -186,5 +186,5 @@ def _whole(folder: Path, entry: Shard) -> bool:
 def _flat(value: Any) -> str:
     """Format a value for a message; a dict as its items."""
     if isinstance(value, dict):
-        return ", ".join(f"{brief(key)}: {brief(part)}" for key, part in value.items())[:300]
+        return ", ".join(f"{brief(key)}: {brief(item)}" for key, item in value.items())[:300]
     return brief(value)

@@ -59,8 +59,9 @@ class Features:
         device: torch.device,
         prefixes: Sequence[str] = (),
     ) -> None:
-        """`residency`: memory-mapped files, main memory or `device`. `prefixes`: what names of the images of each
-        folder begin with, where those of several folders may be the same. Raises UserError for an incomplete cache."""
+        """residency: memory-mapped files, main memory or `device`. prefixes: the beginning of the names of images of
+        each folder, where several folders may have the same names.
+        Raises UserError for an incomplete cache."""
         before = prefixes or [""] * len(folders)
         listed = [
             (folder, shard, prefix)
@@ -96,39 +97,39 @@ class Features:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
 
-    def read(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Any:
+    def read(self, indices: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Any:
         """Begin a batch, in any thread; see `Pixels.read`."""
-        return rows if self.on_device else self.gather(rows, space)
+        return indices if self.on_device else self.gather(indices, space)
 
     def finish(self, read: Any) -> Float16[Tensor, "B L D"]:
         return self.gather(read, None) if self.on_device else read
 
-    def gather(self, rows: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
-        """Return the vectors of images `rows`, written into `space`. Makes no CUDA call if `space` is given."""
+    def gather(self, indices: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
+        """Return the vectors of images `indices`, written into `space`. Makes no CUDA call if `space` is given."""
         if self.table is not None and space is None:
-            return self.table[torch.from_numpy(rows).to(self.table.device)]
+            return self.table[torch.from_numpy(indices).to(self.table.device)]
         if self.table is not None:
-            return torch.index_select(self.table, 0, torch.from_numpy(rows), out=space)
+            return torch.index_select(self.table, 0, torch.from_numpy(indices), out=space)
         assert space is not None  # only vectors on a GPU have no space
         into = space.numpy()
-        for first in range(0, len(rows), OPEN):  # or shards would be closed between the advice and the copy
-            part = rows[first : first + OPEN]
-            self._read_ahead(part)
-            for position, (number, row) in enumerate(self._places(part), first):
+        for first in range(0, len(indices), OPEN):  # or shards would be closed between the advice and the copy
+            block = indices[first : first + OPEN]
+            self._read_ahead(block)
+            for position, (number, row) in enumerate(self._places(block), first):
                 into[position] = self.shard(number)[row]
         return space
 
-    def _places(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The shard of each image, and its row there."""
-        numbers = np.searchsorted(self._starts, rows, side="right") - 1
-        return list(zip(numbers.tolist(), (rows - self._starts[numbers]).tolist(), strict=True))
+        numbers = np.searchsorted(self._starts, indices, side="right") - 1
+        return list(zip(numbers.tolist(), (indices - self._starts[numbers]).tolist(), strict=True))
 
-    def _read_ahead(self, rows: NDArray[np.int64]) -> None:
+    def _read_ahead(self, indices: NDArray[np.int64]) -> None:
         """Ask the system to read all of these vectors from the disk at once, not one after the other."""
         if not hasattr(mmap.mmap, "madvise"):  # Windows
             return
         length = prod(self.shape) * np.dtype(np.float16).itemsize
-        for number, row in self._places(rows):
+        for number, row in self._places(indices):
             shard: Any = self.shard(number)  # mapped
             first = shard.offset + row * length
             start = first - first % mmap.PAGESIZE
@@ -197,8 +198,8 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
         log.warning(
             "%s: %d of %d parts are unfinished or damaged; computing them", folder, shards.count(None), len(shards)
         )
-    parts = [views[first : first + SHARD] for first in range(0, len(views), SHARD)]
-    left = sum(len(part) for part, shard in zip(parts, shards, strict=True) if not shard)
+    blocks = [views[first : first + SHARD] for first in range(0, len(views), SHARD)]
+    left = sum(len(block) for block, shard in zip(blocks, shards, strict=True) if not shard)
     image = prod(header["shape"][1:]) * 2
     _refuse_full_disk(folder, left * image)
     if left == len(views):
@@ -211,7 +212,7 @@ def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: S
             while missing := [number for number, shard in enumerate(shards) if shard is None]:
                 for number in missing:
                     if shards[number] is None:
-                        _compute(number, shards, folder, header, encoder, parts, bar)
+                        _compute(number, shards, folder, header, encoder, blocks, bar)
                 if None in shards and shards.count(None) == len(missing):
                     if not waiting:
                         log.warning("%s: other processes compute what is left; waiting for them", folder)
@@ -233,7 +234,7 @@ def _compute(
     folder: Path,
     header: dict[str, Any],
     encoder: nn.Module,
-    parts: Sequence[Sequence[View]],
+    blocks: Sequence[Sequence[View]],
     bar: Any,
 ) -> None:
     """Compute a shard and list it, unless another process does so now. If one has done so, list what others did."""
@@ -243,9 +244,9 @@ def _compute(
             for index, shard in enumerate(existing_shards(folder, header, SHARD)):
                 if shard and shards[index] is None:
                     shards[index] = shard
-                    bar.update(len(parts[index]))
+                    bar.update(len(blocks[index]))
         if shards[number] is None:
-            written = shards[number] = _write_shard(path, header, encoder, parts[number], bar)
+            written = shards[number] = _write_shard(path, header, encoder, blocks[number], bar)
             with FileLock(folder / LOCK):
                 append(folder, written)
 
@@ -263,17 +264,17 @@ def _write_shard(path: Path, header: dict[str, Any], encoder: Any, views: Sequen
     device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
     batch = 128 if device.type == "cuda" else 16
     pixels = Pixels(views, encoder.resolution, encoder.fit, encoder.frames, device, silent=True)
-    parts = [np.arange(first, min(first + batch, len(views))) for first in range(0, len(views), batch)]
+    batches = [np.arange(first, min(first + batch, len(views))) for first in range(0, len(views), batch)]
     with replacing(path) as temporary, open(temporary, "wb") as file:
         shape = (len(views), *header["shape"][1:])
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        for read in in_threads(pixels.read, parts, ahead=AHEAD, threads=AHEAD):
+        for read in in_threads(pixels.read, batches, ahead=AHEAD, threads=AHEAD):
             regions = _encode(encoder, pixels.finish(read), device)
             assert regions.shape[1:] == shape[1:], f"{type(encoder)} promised {shape[1:]}, gave {regions.shape[1:]}"
             file.write(regions.numpy().tobytes())
             bar.update(len(regions))
-    found = ((view, pixels.unreadable[view.name]) for view in views if view.name in pixels.unreadable)
-    unreadable = {view.name: why.removeprefix(f"{view.file}: ") for view, why in found}
+    failed = ((view, pixels.unreadable[view.name]) for view in views if view.name in pixels.unreadable)
+    unreadable = {view.name: why.removeprefix(f"{view.file}: ") for view, why in failed}
     return {
         "file": path.name,
         "shape": list(shape),

@@ -46,7 +46,7 @@ class Archive(Mapping[str, Stored]):
             self.content = ZipFile(file)
         except BadZipFile as error:
             raise UserError("it is no .npz file") from error
-        self.members = {one.filename.removesuffix(".npy"): one for one in self.content.infolist()}
+        self.members = {member.filename.removesuffix(".npy"): member for member in self.content.infolist()}
 
     def __getitem__(self, name: str) -> Stored:
         member = self.members[name]

@@ -36,7 +36,7 @@ MOST_LINKS = 8
 """Links within an HDF5 file that are followed one after the other."""
 
 
-class Entry(NamedTuple):
+class VectorEntry(NamedTuple):
     """The vectors of one photograph in a file of many."""
 
     file: "Database"
@@ -52,12 +52,12 @@ class Database(ABC):
 
     path: Path
 
-    def by_name(self, name: str) -> Entry | None:
+    def by_name(self, name: str) -> VectorEntry | None:
         ways = (name, str(Path(name).with_suffix("")), Path(name).name, Path(name).stem)
         return next(filter(None, map(self.by_id, ways)), None)
 
     @abstractmethod
-    def by_id(self, key: str) -> Entry | None:
+    def by_id(self, key: str) -> VectorEntry | None:
         """The vectors under a key, if there are any."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Hdf5(Database):
             raise UserError(f"{path} is an HDF5 file: it needs h5py, pip install 'vision-attn[features]'") from error
         self.path, self.h5py = path, h5py
         self.listed: str | None = None
-        self.rows: dict[str, int] = {}
+        self.row_numbers: dict[str, int] = {}
         self.roots: dict[str, None] = {}
         try:
             self.content = h5py.File(path, "r")
@@ -98,11 +98,11 @@ class Hdf5(Database):
             else:
                 self.roots = dict.fromkeys(self.content)
                 return
-            self.rows = {name: row for row, name in enumerate(names)}
+            self.row_numbers = {name: row for row, name in enumerate(names)}
             arrays = {name: item for name in self.content if (item := self._item(name)) is not None}
         except Exception as error:  # a damaged file can make h5py raise almost anything
             raise UserError(f"{path} is not a readable HDF5 file: {reason_of(error)}") from error
-        if len(self.rows) < len(names):
+        if len(self.row_numbers) < len(names):
             ((name, times),) = Counter(names).most_common(1)
             raise UserError(f"{path}: {self.listed} names {brief(name)} {times} times: write each photograph once")
         sizes = {name: len(item) for name, item in arrays.items() if self._is_array(item) and item.ndim > 1}
@@ -110,31 +110,31 @@ class Hdf5(Database):
             held = ", ".join(f"{name} has {size:,} rows" for name, size in islice(sizes.items(), 5)) or "there is none"
             raise UserError(f"{path}: {self.listed} names {len(names):,} photographs, but of the arrays {held}")
 
-    def by_id(self, key: str) -> Entry | None:
+    def by_id(self, key: str) -> VectorEntry | None:
         if self.listed:
-            return Entry(self, self.rows[key]) if key in self.rows else None
-        return Entry(self, key) if any(map(self._holds, (key, *(f"{key}_{name}" for name in NAMES)))) else None
+            return VectorEntry(self, self.row_numbers[key]) if key in self.row_numbers else None
+        return VectorEntry(self, key) if any(map(self._holds, (key, *(f"{key}_{name}" for name in NAMES)))) else None
 
     def keys(self) -> Iterator[str]:
-        return iter(self.rows or self.roots)
+        return iter(self.row_numbers or self.roots)
 
     def arrays(self, key: int | str) -> dict[str, Stored]:
         if isinstance(key, int):
-            found = {name: self._item(name) for name in self.content if name != self.listed}
-            shared = {name: item for name, item in found.items() if item is not None and self._is_array(item)}
+            items = {name: self._item(name) for name in self.content if name != self.listed}
+            shared = {name: item for name, item in items.items() if item is not None and self._is_array(item)}
             return {
                 name: self._stored(item, key)
                 for name, item in shared.items()
-                if item.ndim and len(item) == len(self.rows)
+                if item.ndim and len(item) == len(self.row_numbers)
             }
         item = self._item(key)
         if item is None:
-            found = {name: self._item(f"{key}_{name}") for name in (*NAMES, *BOXES, *WIDTHS, *HEIGHTS)}
+            items = {name: self._item(f"{key}_{name}") for name in (*NAMES, *BOXES, *WIDTHS, *HEIGHTS)}
         elif self._is_array(item):
-            found = {"": item}
+            items = {"": item}
         else:
-            found = {name: self._item(f"{key}/{name}") for name in item}
-        return {name: self._stored(one) for name, one in found.items() if one is not None and self._is_array(one)}
+            items = {name: self._item(f"{key}/{name}") for name in item}
+        return {name: self._stored(item) for name, item in items.items() if item is not None and self._is_array(item)}
 
     def _holds(self, key: str) -> bool:
         """Whether there is something under a key in this file: `_item`, but faster for arrays without a folder."""
@@ -149,19 +149,19 @@ class Hdf5(Database):
         return isinstance(item, self.h5py.Dataset)
 
     def _item(self, key: str, left: int = MOST_LINKS) -> Any:
-        """What is under a key; None if there is nothing, or nothing in this file."""
-        place, parts = self.content, key.split("/")
-        for number, part in enumerate(parts):
-            if part in ("", ".") or not isinstance(place, self.h5py.Group):
+        """Return the item under a key; None if there is none in this file."""
+        place, steps = self.content, key.split("/")
+        for number, step in enumerate(steps):
+            if step in ("", ".") or not isinstance(place, self.h5py.Group):
                 return None
-            link = place.get(part, getlink=True)
+            link = place.get(step, getlink=True)
             if isinstance(link, self.h5py.SoftLink):
                 start = "" if link.path.startswith("/") else f"{place.name}/"
-                path = "/".join([start + link.path, *parts[number + 1 :]])
+                path = "/".join([start + link.path, *steps[number + 1 :]])
                 return self._item(path.strip("/"), left - 1) if left else None
             if not isinstance(link, self.h5py.HardLink):
                 return None
-            place = place[part]
+            place = place[step]
         return place
 
     def _stored(self, item: Any, row: int | None = None) -> Stored:
@@ -182,16 +182,16 @@ class Hdf5(Database):
             raise UserError(f"{item.name} declares {len(item):,} names: at most {MOST_NAMES:,} are read")
         if item.dtype.kind != "O":
             return [_text(name) for name in item[:].tolist()]
-        part = min(4096, max(16, LARGEST // max(1, os.path.getsize(self.path))))
-        found: list[str] = []
+        block = min(4096, max(16, LARGEST // max(1, os.path.getsize(self.path))))
+        names: list[str] = []
         size = 0
-        for first in range(0, len(item), part):
-            some = [*map(_text, item[first : first + part])]
-            size += sum(map(len, some))
+        for first in range(0, len(item), block):
+            texts = [*map(_text, item[first : first + block])]
+            size += sum(map(len, texts))
             if size > LARGEST:
                 raise UserError(f"{item.name} has more than {LARGEST:,} characters")
-            found += some
-        return found
+            names += texts
+        return names
 
 
 class Lmdb(Database):
@@ -213,9 +213,9 @@ class Lmdb(Database):
         except lmdb.Error as error:
             raise UserError(f"{path} is not a readable LMDB: {reason_of(error)}") from error
 
-    def by_id(self, key: str) -> Entry | None:
+    def by_id(self, key: str) -> VectorEntry | None:
         keys = (key, *(f"{key}{ending}" for ending in ENDINGS))
-        return next((Entry(self, one) for one in keys if self._bytes(one) is not None), None)
+        return next((VectorEntry(self, alias) for alias in keys if self._bytes(alias) is not None), None)
 
     def keys(self) -> Iterator[str]:
         with suppress(self.error), self.content.begin() as reading:
@@ -223,14 +223,14 @@ class Lmdb(Database):
 
     def arrays(self, key: int | str) -> Mapping[str, Stored]:
         with self.content.begin(buffers=True) as reading:
-            found: Any = reading.get(str(key).encode(errors="surrogateescape"))
-            if len(found) > self.size:
+            stored: Any = reading.get(str(key).encode(errors="surrogateescape"))
+            if len(stored) > self.size:
                 raise UserError("it is damaged: its size is larger than that of the whole file")
-            content = bytes(found)
+            content = bytes(stored)
         return stored_in(BytesIO(content))
 
     def _bytes(self, key: str) -> memoryview | None:
-        """Some bytes under a key, valid for a moment; None if there are none."""
+        """Return the bytes under a key, valid for a moment; None if there are none."""
         if not 0 < len(encoded := key.encode(errors="surrogateescape")) <= self.content.max_key_size():
             return None
         try:
@@ -259,7 +259,7 @@ def _refuse_cut(file: Path) -> None:
     heads = [head[start : start + 152] for start in (0, page) if len(head) >= start + 152]
     if len(heads) < 2:
         raise UserError(f"{file} is cut: copy it again")
-    newest = max(heads, key=lambda each: int.from_bytes(each[144:152], byteorder))
+    newest = max(heads, key=lambda head: int.from_bytes(head[144:152], byteorder))
     pages, size = int.from_bytes(newest[136:144], byteorder) + 1, os.path.getsize(file)
     if pages * page > size:
         raise UserError(f"{file} is cut: it has {size:,} bytes of {pages * page:,}: copy it again")

@@ -1,4 +1,4 @@
-"""Where the annotation vectors of photographs are: a folder with a file for each, one HDF5 file, or an LMDB."""
+"""Find the annotation vectors of photographs: in a folder with a file for each, in one HDF5 file, or in an LMDB."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,9 +11,9 @@ from vision_attn.data.photographs.annotation_vectors.vector_databases import (
     ENDINGS,
     LMDB_FILE,
     Database,
-    Entry,
     Hdf5,
     Lmdb,
+    VectorEntry,
 )
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
@@ -62,32 +62,32 @@ def place_of(path: Path) -> Folder | Database:
     raise UserError(f"{path} is neither a folder of annotation vectors nor an HDF5 file nor an LMDB")
 
 
-def boxes_beside(where: Path | Entry) -> Path | Entry | None:
-    """Where the boxes of a photograph are if they have a folder or an LMDB of their own, as those of
-    ImageCaptioning.pytorch: `cocobu_box` beside `cocobu_att`."""
-    path = where.file.path if isinstance(where, Entry) else where
-    root = next((part for part in (path, *path.parents) if re.search(r"_att(\.\w+)?$", part.name)), None)
+def boxes_beside(where: Path | VectorEntry) -> Path | VectorEntry | None:
+    """Find the boxes of a photograph in a folder or an LMDB of their own, as ImageCaptioning.pytorch writes them:
+    `cocobu_box` next to `cocobu_att`."""
+    path = where.file.path if isinstance(where, VectorEntry) else where
+    root = next((folder for folder in (path, *path.parents) if re.search(r"_att(\.\w+)?$", folder.name)), None)
     if root is None:
         return None
     for ending in dict.fromkeys(("", root.suffix, ".lmdb")):
         other = root.with_name(re.sub(r"_att(\.\w+)?$", "_box", root.name) + ending)
         with suppress(UserError):  # there is none, or it is of another kind
             place = place_of(other)
-            key = str(where.key) if isinstance(where, Entry) else str(where.relative_to(root).with_suffix(""))
-            if found := place.by_id(key) or place.by_name(key):
-                return found
+            key = str(where.key) if isinstance(where, VectorEntry) else str(where.relative_to(root).with_suffix(""))
+            if entry := place.by_id(key) or place.by_name(key):
+                return entry
     return None
 
 
 @contextmanager
-def arrays_of(where: Path | Entry) -> Iterator[Mapping[str, Stored]]:
+def arrays_of(where: Path | VectorEntry) -> Iterator[Mapping[str, Stored]]:
     """The arrays of a photograph by name; where there is one alone, under "". Raises UserError naming the file."""
     try:
-        if isinstance(where, Entry):
+        if isinstance(where, VectorEntry):
             yield where.file.arrays(where.key)
             return
         with open(where, "rb") as file:
             yield stored_in(file)
     except Exception as error:  # a damaged file can make numpy raise almost anything
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        raise UserError(f"{where}: no array can be read ({kind}{reason_of(error)})") from error
+        error_type = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"{where}: no array can be read ({error_type}{reason_of(error)})") from error

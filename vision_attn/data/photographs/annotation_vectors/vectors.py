@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.stored_arrays import Stored
-from vision_attn.data.photographs.annotation_vectors.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, Entry
+from vision_attn.data.photographs.annotation_vectors.vector_databases import BOXES, HEIGHTS, NAMES, WIDTHS, VectorEntry
 from vision_attn.data.photographs.annotation_vectors.vector_files import arrays_of, boxes_beside, place_of
+from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
-from vision_attn.data.photographs.views import Views
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
@@ -30,15 +30,15 @@ MULTIPLE = 8
 class Vectors:
     """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
 
-    Those of a photograph have its name or, where there are none, its id: an array (L, D), or (rows, columns, D), of any
-    type of numbers.
+    The vectors of a photograph are found under its name, or else under its id: an array (L, D), or (grid rows, grid
+    columns, D), of any type of numbers.
     """
 
     def __init__(
         self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
     ) -> None:
-        """`path`: a folder, an HDF5 file or an LMDB, see `vector_files`. `shape`: L and D; L is None where it differs
-        from photograph to photograph. `ids`: of each photograph."""
+        """path: a folder, an HDF5 file or an LMDB, see `vector_files`. shape: L and D; L is None where it differs from
+        photograph to photograph. ids: the id of each photograph."""
         self.shape = shape
         self.place = place = place_of(path)
         self.files = [place.by_name(view.name) for view in views]
@@ -56,13 +56,13 @@ class Vectors:
 
     def _refuse_shared(self, path: Path, views: Sequence[View]) -> None:
         """Raise UserError if two photographs would have the same vectors."""
-        owners: dict[Path | Entry, str] = {}
+        owners: dict[Path | VectorEntry, str] = {}
         for file, view in zip(self.files, views, strict=True):
             if file is not None and (other := owners.setdefault(file, view.name)) != view.name:
+                name = file.key if isinstance(file, VectorEntry) else file.name
                 raise UserError(
-                    f"{path}: {brief(other)} and {brief(view.name)} would both have the vectors of "
-                    f"{file.key if isinstance(file, Entry) else file.name}: name those of each by its whole path, with "
-                    "its ending"
+                    f"{path}: {brief(other)} and {brief(view.name)} would both have the vectors of {name}: name those "
+                    "of each by its whole path, with its ending"
                 )
 
     @classmethod
@@ -79,20 +79,24 @@ class Vectors:
         those of one alone as they are."""
         if len(sources) == 1:
             return next(iter(sources.values()))
-        found = copy(next(iter(sources.values())))
-        found.files = [file for part in sources.values() for file in part.files]
-        found.unreadable = {
-            f"{source}/{name}": why for source, part in sources.items() for name, why in part.unreadable.items()
+        vectors = copy(next(iter(sources.values())))
+        vectors.files = [file for source_vectors in sources.values() for file in source_vectors.files]
+        vectors.unreadable = {
+            f"{source}/{name}": why
+            for source, source_vectors in sources.items()
+            for name, why in source_vectors.unreadable.items()
         }
-        return found
+        return vectors
 
     def space(self, count: int) -> None:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
 
-    def read(self, rows: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
-        """Read the vectors of views `rows`, followed by zeros where others have more. Raises UserError naming a file
+    def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
+        """Read the vectors of views `indices`, followed by zeros where others have more. Raises UserError naming a file
         that cannot be used."""
-        read = in_threads(lambda row: read_vectors(self.files[row], self.shape), rows.tolist(), ahead=len(rows))
+        read = in_threads(
+            lambda index: read_vectors(self.files[index], self.shape), indices.tolist(), ahead=len(indices)
+        )
         return torch.stack(list(read)) if self.shape[0] else padded(list(read))
 
     def finish(self, read: Float32[Tensor, "B L D"]) -> Float32[Tensor, "B L D"]:
@@ -102,10 +106,10 @@ class Vectors:
 def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) -> Float[Tensor, "B L D"]:
     """Vectors of several images as one tensor: zeros follow those of images that have fewer than others."""
     longest = -(-max(map(len, vectors)) // multiple) * multiple
-    return torch.stack([F.pad(each, (0, 0, 0, longest - len(each))) for each in vectors])
+    return torch.stack([F.pad(of_image, (0, 0, 0, longest - len(of_image))) for of_image in vectors])
 
 
-def read_vectors(path: Path | Entry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
+def read_vectors(path: Path | VectorEntry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
     """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
     out: they are padding. Raises UserError naming the file if it holds anything else than `shape`."""
     number, size = shape
@@ -137,7 +141,7 @@ def _fits(stored: Stored, shape: tuple[int | None, int]) -> bool:
     return whole and number in (None, prod(stored.shape[:-1]))
 
 
-def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
+def read_boxes(path: Path | VectorEntry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
     """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
 
     They are in the same file, or beside it (`boxes_beside`). None where there are none. `size` is called for the width
@@ -165,7 +169,7 @@ def read_boxes(path: Path | Entry, size: Callable[[], tuple[int, int]]) -> Float
 
 def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
     """The boxes among arrays, with their name, and the width and height of the photograph where they are known."""
-    name = next((each for each in (*BOXES, *more) if each in arrays), None)
+    name = next((name for name in (*BOXES, *more) if name in arrays), None)
     if name is None:
         return None
     boxes = arrays[name].read().astype(np.float64)
@@ -174,7 +178,7 @@ def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArra
 
 def _number(arrays: Mapping[str, Stored], names: Sequence[str]) -> float | None:
     """The number that an array with one of these names holds; None if there is none above 0."""
-    name = next((each for each in names if each in arrays), None)
+    name = next((name for name in names if name in arrays), None)
     if name is None or prod((stored := arrays[name]).shape) != 1:
         return None
     number = float(stored.read().item())
@@ -185,7 +189,7 @@ def _chosen(names: Sequence[str]) -> str:
     """The name of the array that holds vectors, in a file of these."""
     if len(names) == 1:
         return names[0]
-    found = next((name for name in NAMES if name in names), None)
-    if found is None:
+    name = next((name for name in NAMES if name in names), None)
+    if name is None:
         raise UserError(f"none of its arrays {', '.join(names[:5])} is called {' or '.join(NAMES)}")
-    return found
+    return name

@@ -16,16 +16,16 @@ STRIDES = (16, 32)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 BACKBONE = "vision_attn.encoders.backbone.Backbone"
 OTHERS = {"mobilenet_v2_torchvision.fp16.safetensors": (networks.HALF, networks.HALF)}
-"""The mean and standard deviation of files in our configs, where they are not those usual for the network."""
+"""The mean and standard deviation of files in our configs, where they are not the usual ones of the network."""
 PATCHES, TIMM = "vision_attn.encoders.patches.Patches", "vision_attn.encoders.patches.Timm"
 
 
 def suited(name: str) -> dict[str, Any]:
-    """The class and the arguments of an encoder of the network `name`, as a config holds them.
+    """Return the class and the arguments of an encoder of the network `name`, as a config holds them.
 
     A convolutional network is cut at its last map of stride 16 or 32 before it is pooled, and sees images whose map has
-    14 x 14 regions; of vision transformers the patch tokens are taken, at the resolution of their weights. The weights
-    are those that the library downloads. Raises UserError if there is no such network, or it has no such map.
+    14 x 14 regions. A vision transformer gives its patch tokens, at the resolution of its weights. The weights are
+    those that the library downloads. Raises UserError if there is no such network, or it has no such map.
     """
     if name.startswith(networks.TIMM):
         plain = name.removeprefix(networks.TIMM)
@@ -37,14 +37,14 @@ def suited(name: str) -> dict[str, Any]:
     node, step = last_map(name)
     settings = {"name": name, "node": node, "resolution": SIDE * step, "weights": networks.usual_weights(name)}
     if networks.library_of(name) != "torchvision":  # whose mean and standard deviation are the defaults
-        settings |= {
-            key: [*each] for key, each in zip(("mean", "std"), networks.usual_normalisation(name), strict=True)
-        }
+        mean, std = networks.usual_normalisation(name)
+        settings |= {"mean": [*mean], "std": [*std]}
     return {"class_path": BACKBONE, "init_args": settings}
 
 
 def last_map(name: str) -> tuple[str, int]:
-    """The last node of a convolutional network whose map has a stride of 16 or 32 and is no pool's, and the stride."""
+    """Return the last node of a convolutional network, other than a pool, whose map has a stride of 16 or 32, and the
+    stride."""
     resolution = SIDE * max(STRIDES)
     try:
         network, shapes = networks.maps(name, resolution)
@@ -54,14 +54,14 @@ def last_map(name: str) -> tuple[str, int]:
         network, shapes = nn.Identity(), {}
     layers = dict(network.named_modules())
     for node, (_, rows, columns) in reversed(shapes.items()):
-        found = stride(resolution, rows)
-        if rows == columns and found in STRIDES and not isinstance(layers.get(node), POOLS):
-            return node, round(found)
+        step = stride(resolution, rows)
+        if rows == columns and step in STRIDES and not isinstance(layers.get(node), POOLS):
+            return node, round(step)
     raise UserError(f"{name} has no map of stride 16 or 32: give task.encoder.node, or another class of encoder")
 
 
 def other_weights(name: str) -> str:
-    """Return what to do where the file with the weights of the network `name` is missing."""
+    """Say what to do where the file with the weights of the network `name` is missing."""
     usual = networks.usual_weights(name)
     if usual is None:
         return (
@@ -74,39 +74,39 @@ def other_weights(name: str) -> str:
 
 
 def covered(name: str, resolution: int, missing: Sequence[str]) -> str | None:
-    """The last node of a convolutional network, other than a pool, that comes before all layers in `missing`; None if
-    there is none."""
+    """Return the last node of a convolutional network, other than a pool, that comes before all layers in `missing`;
+    None if there is none."""
     try:
         network, shapes = networks.maps(name, resolution)
     except UserError:  # as in `last_map`
         return None
-    layers, found = dict(network.named_modules()), None
+    layers, last = dict(network.named_modules()), None
     for node in shapes:
         if any(layer == node or layer.startswith(f"{node}.") for layer in missing):
-            return found
-        found = found if isinstance(layers.get(node), POOLS) else node
+            return last
+        last = last if isinstance(layers.get(node), POOLS) else node
     return None
 
 
 def network_in(path: Path, name: str) -> str | None:
-    """The network whose name is in that of a file, if it is another one than `name`."""
-    known = [each for each in (*networks.of_torchvision(), *networks.SCALES) if each in path.stem]
-    found = max(known, key=len, default=None)
-    return None if found and found in name else found
+    """Return the network whose name is part of a file's name, if it is another network than `name`."""
+    named = [network for network in (*networks.of_torchvision(), *networks.SCALES) if network in path.stem]
+    longest = max(named, key=len, default=None)
+    return None if longest and longest in name else longest
 
 
 def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> Iterator[str]:
     """Yield a line if images are not normalised as is usual for weights of the network `name`: the mean and standard
     deviation in a config may belong to the weights that it named before the file `path`."""
     usual = [*map(_written, OTHERS.get(path.name) or networks.usual_normalisation(name))]
-    found = [_written(each.flatten().tolist()) for each in (mean, std)]
-    if found != usual:
+    used = [_written(numbers.flatten().tolist()) for numbers in (mean, std)]
+    if used != usual:
         yield (
-            f"{path.name} is used with mean {found[0]} and std {found[1]}, not with those usual for {name}: if it was "
+            f"{path.name} is used with mean {used[0]} and std {used[1]}, not with those usual for {name}: if it was "
             f"trained with those, add --task.encoder.mean={usual[0]} --task.encoder.std={usual[1]}"
         )
 
 
 def _written(numbers: Sequence[float]) -> str:
-    """Numbers as an option of the command line takes them."""
-    return f"[{','.join(f'{each:.4g}' for each in numbers)}]"
+    """Write numbers as an option of the command line takes them."""
+    return f"[{','.join(f'{number:.4g}' for number in numbers)}]"

@@ -1,4 +1,4 @@
-"""The metrics of captions: those of evaluators and of criteria, over all batches of an evaluation."""
+"""The metrics of a task of captions: those of its evaluators and criteria, over all batches of an evaluation."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,26 +11,26 @@ from vision_attn.system.console import complain
 from vision_attn.system.errors import UserError
 
 
-class Predicted(NamedTuple):
-    """What is measured of a batch."""
+class PredictedCaptions(NamedTuple):
+    """The predictions for a batch of images with captions."""
 
     batch: CaptionBatch
-    """Without its images."""
+    """The batch without its images."""
     results: Results
     measured: dict[str, float]
-    """What the criteria measure, in a full evaluation."""
+    """The scalars that the criteria measure, in a full evaluation."""
     probed: dict[str, Any]
-    """What `probe` of each evaluator of the config returned, by its name, in a full evaluation."""
+    """The output of `probe` of each evaluator of the config, by its name, in a full evaluation."""
 
 
-class Group:
-    """The evaluators of a data set, and the means of what criteria measure."""
+class EvaluatorGroup:
+    """The evaluators of a data set, and the means of the scalars that criteria measure."""
 
     def __init__(self, standard: Sequence[Evaluator], added: Mapping[str, Evaluator]) -> None:
         self.standard, self.added = standard, added
         self.totals, self.images = dict[str, float](), dict[str, int]()
 
-    def update(self, predicted: Predicted) -> None:
+    def update(self, predicted: PredictedCaptions) -> None:
         batch, results, measured, probed = predicted
         for evaluator in self.standard:
             evaluator.update(batch, results)
@@ -41,8 +41,12 @@ class Group:
             self.images[name] = self.images.get(name, 0) + len(batch.ids)
 
     def metrics(self, *, full: bool, folder: Path | None = None, notes: bool = True) -> dict[str, float]:
-        """All metrics. `full`: an added evaluator that fails is NaN, with a warning. `folder`: where evaluators write
-        their inputs. `notes`: whether to print theirs."""
+        """Return all metrics.
+
+        full: whether an added evaluator that fails is NaN, with a warning.
+        folder: the folder into which evaluators write their inputs.
+        notes: whether to print the remarks of evaluators.
+        """
         means = {name: total / self.images[name] for name, total in self.totals.items()}
         metrics: dict[str, float] = {}
         for evaluator in (*self.standard, *self.added.values()):
@@ -64,23 +68,23 @@ class Group:
 
 
 def evaluated(
-    predictions: Iterable[Predicted],
+    predictions: Iterable[PredictedCaptions],
     standard: Callable[[], Sequence[Evaluator]],
     added: Mapping[str, Callable[[], Evaluator]],
     folder: Path | None,
 ) -> dict[str, float]:
-    """Return all metrics and, of data with several sources, those of each as `NAME_SOURCE`. Raises UserError if there
-    is no prediction.
+    """Return all metrics and, for data with several sources, those of each source as `NAME_SOURCE`. Raises UserError if
+    there is no prediction.
 
     standard, added: make evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a
         warning.
-    folder: where the evaluators of all images write their inputs; None: nowhere.
+    folder: the folder into which the evaluators of all images write their inputs; None: they write nothing.
     """
 
-    def group() -> Group:
-        return Group(standard(), {name: new() for name, new in added.items()})
+    def group() -> EvaluatorGroup:
+        return EvaluatorGroup(standard(), {name: new() for name, new in added.items()})
 
-    everything, sources = group(), dict[str, Group]()
+    everything, sources = group(), dict[str, EvaluatorGroup]()
     empty, full = True, folder is not None
     for predicted in predictions:
         empty = False
@@ -90,7 +94,7 @@ def evaluated(
     if empty:
         raise UserError("there is no image to evaluate: the split is empty")
     metrics = everything.metrics(full=full, folder=folder)
-    for source, each in sources.items():
-        found = metrics if len(sources) == 1 else each.metrics(full=full, notes=False)
-        metrics = metrics | {f"{name}_{source}": value for name, value in found.items()}
+    for source, of_source in sources.items():
+        own = metrics if len(sources) == 1 else of_source.metrics(full=full, notes=False)
+        metrics = metrics | {f"{name}_{source}": value for name, value in own.items()}
     return metrics

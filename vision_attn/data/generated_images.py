@@ -1,4 +1,5 @@
-"""Images that are drawn as they are needed: new ones in each epoch of training, and fixed ones for each split."""
+"""Base class of data sets whose images are drawn as they are needed: new ones in each epoch, fixed ones in each
+split."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS, Batch, Source, equal_part, known_split
 
 
-class Generated(Source):
-    """Base class of such data sets. A subclass samples all random choices of some images, and draws them.
+class GeneratedImages(Source):
+    """Base class of drawn images. A subclass samples all random choices of some images, and draws them.
 
     batch_size, epoch_images: images in a batch and in a training epoch; an incomplete last batch is dropped.
     val_images, test_images: sizes of the fixed sets.
@@ -59,24 +60,27 @@ class Generated(Source):
         return self.epoch_images // self.batch_size
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """New images. Every batch has its own random stream, so that skipping is free."""
-        part = equal_part(self.batch_size, rank, world)
+        """Yield new images. Every batch has its own random stream, so that skipping is free."""
+        mine = equal_part(self.batch_size, rank, world)
         for index in range(skip, len(self)):
             number = epoch * len(self) + index
             samples = self.fresh((FRESH, seed % 2**64, epoch, index), number)
             ids = range(number * self.batch_size, (number + 1) * self.batch_size)
-            yield self.batch("train", taken(samples, part), ids[part])
+            yield self.batch("train", selected(samples, mine), ids[mine])
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[Batch]:
-        """Fixed images, the same in every run. "train" yields as many as "val", made as those of training."""
+        """Yield fixed images, the same in every run. The split "train" has as many as "val", drawn like training
+        images."""
         samples, ids = self.fixed(known_split(name))
 
-        def batch(part: slice) -> Batch:
-            return self.batch(name, taken(samples, part), ids[part])
+        def batch(numbers: slice) -> Batch:
+            return self.batch(name, selected(samples, numbers), ids[numbers])
 
         return slices(batch, len(ids), self.batch_size, rank=rank, world=world)
 
 
-def taken(samples: Any, part: Any) -> Any:
-    """Some of the images of these choices."""
-    return type(samples)(*(taken(field, part) for field in samples)) if hasattr(samples, "_fields") else samples[part]
+def selected(samples: Any, chosen: Any) -> Any:
+    """Select images from random choices. chosen: an index or a slice."""
+    if not hasattr(samples, "_fields"):
+        return samples[chosen]
+    return type(samples)(*(selected(field, chosen) for field in samples))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vision_attn.contracts import END, PAD, Caption, Captioner, DecodedCaption, Results
-from vision_attn.metrics import deletion
-from vision_attn.metrics.deletion import Deletion, Drop, largest
+from vision_attn.metrics import region_deletion
+from vision_attn.metrics.region_deletion import Drop, RegionDeletion, largest
 from vision_attn.models.show_attend_tell import ShowAttendTell
 
 WORDS = ["", "END", "a", "dog", "on", "grass"]
@@ -57,14 +57,14 @@ def test_content_words_are_those_that_the_captions_mark(regions):
     words, described = captions()
     marked = [one._replace(content=[word == "dog" for word in one.words]) for one in described]
     for given, number in ((described, len(CONTENT)), (marked, 2)):
-        assert len(Deletion().probe(Fixed([0]), regions, words, given)) == number
+        assert len(RegionDeletion().probe(Fixed([0]), regions, words, given)) == number
 
 
-@pytest.mark.parametrize("most", [deletion.MAX_NUMBERS, 2 * L * 6])
+@pytest.mark.parametrize("most", [region_deletion.MAX_NUMBERS, 2 * L * 6])
 @pytest.mark.parametrize("pads", [False, True])
 def test_drops_are_those_of_one_word_at_a_time(captioner, regions, pads, most, monkeypatch):
     """Each word with regions of its own and the whole caption, in one run; all at once and two at a time."""
-    monkeypatch.setattr(deletion, "MAX_NUMBERS", most)
+    monkeypatch.setattr(region_deletion, "MAX_NUMBERS", most)
     sizes = [L] * 3
     if pads:
         sizes = [L, 9, 14]
@@ -82,7 +82,7 @@ def test_drops_are_those_of_one_word_at_a_time(captioner, regions, pads, most, m
             changed[0, whole.alpha[image, 0, place].topk(number).indices] = one.mean(dim=0)
             after = captioner(changed, words[[image]]).log_prob[0, 0, place]
             expected.append(float(whole.log_prob[image, 0, place] - after))
-    drops = Deletion(share=0.25).probe(captioner, regions, words, described)
+    drops = RegionDeletion(share=0.25).probe(captioner, regions, words, described)
     assert sorted(drop.by_map for drop in drops) == pytest.approx(sorted(expected), abs=1e-5)
     assert max(map(abs, expected)) > 1e-4
 
@@ -97,9 +97,9 @@ def test_random_regions_are_real_ones_and_as_many():
 
 
 def test_a_captioner_that_ignores_its_regions_loses_nothing(regions):
-    drops = Deletion().probe(Fixed([]), regions, *captions())
+    drops = RegionDeletion().probe(Fixed([]), regions, *captions())
     assert len(drops) == len(CONTENT) and all(drop == Drop(0.0, 0.0) for drop in drops)
-    evaluator = Deletion()
+    evaluator = RegionDeletion()
     evaluator.update(None, Results(None, [], {}, frozenset(), drops))
     assert evaluator.compute() == {"deletion": 0.0, "deletion_random": 0.0}  # no ratio of nothing
 
@@ -108,7 +108,7 @@ def test_a_captioner_that_sees_one_region_loses_it(regions):
     """A random choice of 2 of 20 regions hits that region in one of ten draws."""
     regions[:, 3] += 1.0
     torch.manual_seed(0)
-    evaluator = Deletion(draws=200)
+    evaluator = RegionDeletion(draws=200)
     drops = evaluator.probe(Fixed([3]), regions, *captions())
     lost = (regions[:, 3] - regions.mean(dim=1)).sum(dim=1).tolist()
     assert sorted(drop.by_map for drop in drops) == pytest.approx(sorted([lost[0], lost[0], lost[1]]), rel=1e-4)
@@ -119,7 +119,7 @@ def test_a_captioner_that_sees_one_region_loses_it(regions):
 def test_padding_is_never_replaced(regions):
     """Its sum would change log p; the map of an image of padding alone but for one region lies on padding, too."""
     regions[:, 5:] = 0
-    drops = Deletion(share=1.0, draws=2).probe(Fixed(list(range(5, L)), pads=True), regions, *captions())
+    drops = RegionDeletion(share=1.0, draws=2).probe(Fixed(list(range(5, L)), pads=True), regions, *captions())
     assert all(drop == Drop(0.0, 0.0) for drop in drops)
 
 
@@ -128,8 +128,8 @@ def test_nothing_is_measured_without_maps_words_or_a_full_evaluation(regions):
         def forward(self, regions, words):
             return super().forward(regions, words)._replace(alpha=None)
 
-    assert Deletion().probe(Blind([3]), regions, *captions()) == []
-    assert Deletion().probe(Fixed([3]), regions[:1], *captions([["on", "a"]])) == []
-    evaluator = Deletion()
+    assert RegionDeletion().probe(Blind([3]), regions, *captions()) == []
+    assert RegionDeletion().probe(Fixed([3]), regions[:1], *captions([["on", "a"]])) == []
+    evaluator = RegionDeletion()
     evaluator.update(SimpleNamespace(), Results(None, [], {}, frozenset()))
     assert evaluator.compute() == {}

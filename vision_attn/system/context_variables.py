@@ -1,4 +1,4 @@
-"""Context variables that have another value for a while, in this thread and task alone."""
+"""`within`: give a context variable another value for a while, in this thread and task alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

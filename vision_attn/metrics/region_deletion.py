@@ -1,5 +1,5 @@
-"""Whether regions with weight matter: the log-probability of words without them (deletion, after Petsiuk et al. 2018,
-"RISE: Randomized Input Sampling for Explanation of Black-box Models", arXiv:1806.07421)."""
+"""`RegionDeletion`: measure whether regions with weight matter, by the log-probability of words without them (after
+Petsiuk et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models", arXiv:1806.07421)."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,22 +19,22 @@ MAX_NUMBERS = 2**24
 
 
 class Drop(NamedTuple):
-    """By how much log p of a content word falls, in nats, when regions are replaced by the mean annotation vector."""
+    """The fall of log p of a content word, in nats, when regions are replaced by the mean annotation vector."""
 
     by_map: float
-    """Of the regions with the largest weights at that word."""
+    """The fall without the regions of largest weight at that word."""
     random: float
-    """Of as many random regions: the mean over several draws."""
+    """The fall without as many random regions: the mean over several draws."""
 
 
-class Deletion(Evaluator):
+class RegionDeletion(Evaluator):
     """The drop of log p of content words when the regions of largest weight are replaced by the mean annotation vector
-    of the image, against as many random regions. Needs no boxes, and any captioner with a map has it.
+    of the image, compared with as many random regions. It needs no boxes, only a captioner with a map.
 
-    share: the share of the regions that are replaced, at least one region. 10% of 14 x 14 are 20 regions, about as many
-        as an object covers. With far fewer, their neighbours still show the object; with far more, random regions hit
-        it too.
-    draws: random choices of regions for each word.
+    share: the share of the regions that are replaced, at least one region. 10% of 14 x 14 is 20 regions, about as many
+        as an object covers. With far fewer, neighbouring regions still show the object; with far more, random regions
+        hit it too.
+    draws: the number of random choices of regions for each word.
 
     Content words are all but function words (`metrics.function_words`). Measured in `eval`, not in validation;
     takes (1 + draws) runs of the captioner for each content word. Random numbers are torch's, which `eval`
@@ -42,8 +42,8 @@ class Deletion(Evaluator):
     """
 
     def __init__(self, share: float = 0.1, draws: int = 4) -> None:
-        check_range("Deletion", 0, 1, share=share)
-        check_range("Deletion", 1, 1000, draws=draws)
+        check_range("RegionDeletion", 0, 1, share=share)
+        check_range("RegionDeletion", 1, 1000, draws=draws)
         self.share, self.draws = share, draws
         self.drops: list[Drop] = []
 
@@ -55,12 +55,12 @@ class Deletion(Evaluator):
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> list[Drop]:
-        """The drops of all content words of a batch."""
+        """Return the drops of all content words of a batch."""
         caption = model(regions, words)
         cases = [
             (image, place)
-            for image, decoded in enumerate(described)
-            for place, content in enumerate(content_marks(decoded.words, decoded.content))
+            for image, said in enumerate(described)
+            for place, content in enumerate(content_marks(said.words, said.content))
             if content
         ]
         if caption.alpha is None or not cases:
@@ -80,14 +80,14 @@ class Deletion(Evaluator):
         self.drops += results.probed or ()
 
     def compute(self) -> dict[str, float]:
-        """Return means over content words, in nats, and their ratio; without any such word, or without maps, nothing.
+        """Return means over content words, in nats, and their ratio; empty without content words or maps.
 
         deletion: the drop without the regions of largest weight. deletion_random: without random regions.
         deletion_ratio: the first divided by the second; left out where random regions do not lower log p.
         """
         if not self.drops:
             return {}
-        by_map, random = (sum(each) / len(self.drops) for each in zip(*self.drops, strict=True))
+        by_map, random = (sum(drops) / len(self.drops) for drops in zip(*self.drops, strict=True))
         ratio = {"deletion_ratio": by_map / random} if random > 0 else {}
         return {"deletion": by_map, "deletion_random": random, **ratio}
 
@@ -95,7 +95,7 @@ class Deletion(Evaluator):
 def largest(
     weights: Float[Tensor, "N L"], real: Bool[Tensor, "N L"], number: Float[Tensor, "N"]
 ) -> Bool[Tensor, "N L"]:
-    """A mask of the `number` largest weights of each row among `real` regions; of equal weights random ones."""
+    """Mask the `number` largest weights of each row among `real` regions; ties are broken at random."""
     return ranks(weights.masked_fill(~real, -1)) < number[:, None]
 
 
@@ -108,14 +108,15 @@ def _log_prob(
     place: Int[Tensor, "N"],
     deleted: Bool[Tensor, "N L"],
 ) -> Float[Tensor, "N"]:
-    """log p of the word at each `place` of the caption of each `image`, where `deleted` regions are the mean."""
-    found = []
+    """Compute log p of the word at each `place` of the caption of each `image`, with `deleted` regions set to the
+    mean."""
+    log_probs = []
     size = max(1, MAX_NUMBERS // regions[0].numel())
-    for each, last, mask in zip(image.split(size), place.split(size), deleted.split(size), strict=True):
-        changed = torch.where(mask[..., None], mean[each, None], regions[each])
+    for some, last, mask in zip(image.split(size), place.split(size), deleted.split(size), strict=True):
+        changed = torch.where(mask[..., None], mean[some, None], regions[some])
         length = int(last.max()) + 1
         # Words after the one that is measured do not change it, so they are not computed.
         before = torch.arange(length, device=words.device) <= last[:, None]
-        prefix = words[each, :, :length] * before[:, None]
-        found.append(model(changed, prefix).log_prob[torch.arange(len(each)), 0, last])
-    return torch.cat(found)
+        prefix = words[some, :, :length] * before[:, None]
+        log_probs.append(model(changed, prefix).log_prob[torch.arange(len(some)), 0, last])
+    return torch.cat(log_probs)

@@ -1,4 +1,4 @@
-"""From images to decoded captions: as text and words, with their maps on the grid of regions."""
+"""`Describing`: decodes captions of images, as text and words, with their maps on the grid of regions."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ from vision_attn.layers.padding import real_regions
 from vision_attn.metrics.function_words import content_marks, is_content
 from vision_attn.system.checks import check_range, require
 from vision_attn.task import Task
-from vision_attn.tasks.pictured import figure_of, write_pages
+from vision_attn.tasks.caption_pages import figure_of, write_pages
 from vision_attn.tasks.steering import Wanted
 from vision_attn.viz.figures.paper import Paper
 
@@ -46,9 +46,9 @@ class Describing(Task):
 
     @property
     def way(self) -> str:
-        """How maps are made, for people."""
+        """How maps are made, in words."""
         mode = f", {self.model.mode}" if self.model.mode else ""
-        paper = next(kind for kind in type(self.model).__mro__ if ".fast." not in kind.__module__)
+        paper = next(ancestor for ancestor in type(self.model).__mro__ if ".fast." not in ancestor.__module__)
         return f"attention of {paper.__name__}{mode}"
 
     @property
@@ -56,8 +56,8 @@ class Describing(Task):
         return self.encoder.fit
 
     def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
-        """Annotation vectors of uint8 images (B, 3, S, S) or films (B, F, 3, S, S), or of `crops` of images, or of what
-        a cache keeps of them: outputs of `encoder.frozen_part()`."""
+        """Compute annotation vectors of uint8 images (B, 3, S, S), of `crops` of images, of films (B, F, 3, S, S), or
+        of their entries in a cache: outputs of `encoder.frozen_part()`."""
         if images.dtype == torch.uint8:
             return self.encoder(images if crops is None else cropped(images, crops))
         regions, number = self.encoder.finish(images.float()), prod(self.encoder.layout)
@@ -76,16 +76,17 @@ class Describing(Task):
         placed: bool = True,
         steering: Steering | None = None,
     ) -> list[Any]:
-        """The best caption of each of uint8 images (B, 3, S, S), films, or what a cache keeps of them: see `regions`.
+        """Return the best caption of each of uint8 images (B, 3, S, S), films, or their entries in a cache: see
+        `regions`.
 
         captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
             or if captions of different groups are equal.
-        strategy: "best", the best of a beam, which is at least as wide; "diverse", the best of each of as many groups
-            of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
-        decoding: other settings than those of this task.
+        strategy: "best", the best captions of a beam, which is at least as wide; "diverse", the best caption of each of
+            as many groups of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        decoding: settings to use in place of this task's.
         placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
             long as encoding 16 to 48 images.
-        steering: where the captioner is made to look; see `attention.steered`.
+        steering: the maps that the captioner must use; see `attention.steered`.
         """
         number = 1 if captions is None else captions
         check_range("describe", 1, 1000, captions=number)
@@ -95,38 +96,44 @@ class Describing(Task):
             return self._described(decoded, regions, placed=placed, steering=steering)
         number = min(captions, decoded.score.shape[1])
         rows = [self._described(decoded, regions, row, placed=placed, steering=steering) for row in range(number)]
-        return [complete(each, different=strategy == "diverse") for each in zip(*rows, strict=True)]
+        return [complete(of_image, different=strategy == "diverse") for of_image in zip(*rows, strict=True)]
 
     @torch.no_grad()
     def described_from(
         self, regions: Float[Tensor, "B L D"], decoding: Decoding, steering: Steering | None = None
     ) -> list[DecodedCaption]:
-        """The best caption of each image from its annotation vectors."""
+        """Return the best caption of each image, decoded from its annotation vectors."""
         return self._described(self._decode(regions, decoding, 1, "best", steering), regions, placed=False)
 
     def steering(self, wanted: Wanted, seen: Sequence[Extent]) -> Steering | None:
-        """The maps of images of whose photographs the encoder sees the parts `seen`; None where none is replaced."""
+        """Return the maps with which to steer; None if no map is replaced.
+
+        seen: the part of each photograph that the encoder sees.
+        """
         return wanted.steering(self.encoder.layout, self.encoder.extent(), seen)
 
     @torch.no_grad()
-    def show(self, batch: CaptionBatch, folder: Path, **look: Any) -> list[Path]:
-        """Write a sheet for each image and one page of all: where each word looked. Hard attention is drawn with its
-        most likely region. look: `overlay` and `scale`, see `viz.attention.attention_sheet`."""
-        return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **look)
+    def show(self, batch: CaptionBatch, folder: Path, **options: Any) -> list[Path]:
+        """Write a sheet for each image and one page of all, with the map of each word. Hard attention is drawn with its
+        most likely region.
+
+        options: `overlay` and `scale`, see `viz.attention.attention_sheet`.
+        """
+        return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **options)
 
     @torch.no_grad()
-    def figure(self, batch: CaptionBatch, paper: Paper, **look: Any) -> Any:
-        """A row for each image: the map and the overlay of the word whose map is sharpest."""
-        return figure_of(batch, self._shown(batch), self.encoder, paper, self.way, **look)
+    def figure(self, batch: CaptionBatch, paper: Paper, **options: Any) -> Any:
+        """Draw a row for each image: the map and the overlay of the word whose map is sharpest."""
+        return figure_of(batch, self._shown(batch), self.encoder, paper, self.way, **options)
 
     def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
-        """The captions that pictures show."""
-        could = self.model.mode == "expectation" and "mode" in self.model.modes
-        with self.model.in_mode("mode") if could else nullcontext():
+        """Return the captions that pictures show."""
+        likeliest = next((mode for mode in ("argmax", "mode") if mode in self.model.modes), None)  # "mode" until 1.1
+        with self.model.in_mode(likeliest) if likeliest and self.model.mode == "expectation" else nullcontext():
             return self.describe(batch.images.to(next(self.parameters()).device))
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:
-        """Captions in each mode of attention at test time, where there are several."""
+        """Return captions in each mode of attention at test time, where there are several."""
         described = {}
         for mode in self.model.modes:
             with self.model.in_mode(mode):
@@ -179,19 +186,19 @@ def described(
     *,
     placed: bool = True,
 ) -> list[DecodedCaption]:
-    """The caption of each image in a row of `decoded`, 0 being the best, with its maps, without padding.
+    """Return the caption of each image in a row of `decoded`, 0 being the best, with its maps, without padding.
 
     placed: whether `extent` tells where maps lie on the image; see `Describing.describe`.
     """
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
-    best = Decoded._make(None if part is None else part[:, row].cpu() for part in decoded)
+    best = Decoded._make(None if field is None else field[:, row].cpu() for field in decoded)
     extent = encoder.extent(decoded.alpha.shape[-1]) if placed and decoded.alpha is not None else WHOLE
     shape = encoder.layout if encoder.frames > 1 else encoder.grid
     captions = []
     for image, size in enumerate(sizes):
-        one = Decoded._make(None if part is None else part[image] for part in best)
-        words, log_prob, score, alpha, region, heads = one
-        length, found = int((words > END).sum()), bool(score.isfinite())
+        caption = Decoded._make(None if field is None else field[image] for field in best)
+        words, log_prob, score, alpha, region, heads = caption
+        length, is_found = int((words > END).sum()), bool(score.isfinite())
         written = [vocabulary.words[index] for index in words[:length].tolist()]
         captions.append(
             DecodedCaption(
@@ -202,8 +209,8 @@ def described(
                 None if alpha is None else alpha[:length, :size].clone().unflatten(-1, shape),
                 None if region is None else region[:length].clone(),
                 None if heads is None else heads[:length, :, :size].clone().unflatten(-1, shape),
-                float(score) if found else None,
-                found and not bool((words == END).any()),
+                float(score) if is_found else None,
+                is_found and not bool((words == END).any()),
                 extent,
                 content_marks(written, None, vocabulary.function_words),
             )
@@ -212,12 +219,14 @@ def described(
 
 
 def complete(captions: Sequence[DecodedCaption], *, different: bool) -> list[DecodedCaption]:
-    """The captions of an image that the search found, at least one; if `different`, without those that equal an earlier
-    one."""
-    found = [caption for caption in captions if caption.score is not None] or [captions[0]]
+    """Return the captions of an image that the search found, at least one.
+
+    different: without captions that equal an earlier one.
+    """
+    decoded = [caption for caption in captions if caption.score is not None] or [captions[0]]
     if not different:
-        return found
+        return decoded
     first: dict[str, DecodedCaption] = {}
-    for caption in found:
+    for caption in decoded:
         first.setdefault(caption.text, caption)
     return list(first.values())

@@ -1,4 +1,4 @@
-"""Drawing shared by all pictures: light on a darkened picture, boxes, sheets of panels, and animations."""
+"""Draw the parts that all pictures share: light on a darkened picture, boxes, sheets of panels, and animations."""
 
 import math
 import unicodedata
@@ -31,7 +31,7 @@ Box = Sequence[float | int] | Float[Tensor, "4"]
 
 
 class Palette(NamedTuple):
-    """Colours of a sheet."""
+    """The colours of a sheet."""
 
     paper: str = "#101216"
     ink: str = "#f3f1ec"
@@ -43,7 +43,7 @@ DARK = Palette()
 
 
 class Bar(NamedTuple):
-    """The scale below the panels of a sheet: its colours between what stands before and after them."""
+    """The scale below the panels of a sheet: its colours, with a text before and after them."""
 
     before: str
     colours: Image.Image | None
@@ -75,8 +75,8 @@ def save_animation(
 ) -> Path:
     """Write an endlessly looping GIF whose frames last `durations` milliseconds. Returns its path.
 
-    All frames share the palette of the picture `colours`, so that only pixels that change are stored. None: each frame
-    has a palette of its own, as photographs need, and is dithered.
+    All frames share the palette of the picture `colours`, so that only pixels that change are stored. If it is None,
+    each frame has a palette of its own, as photographs need, and is dithered.
     """
     first, *others = (_own_palette(frame) if colours is None else _quantized(frame, colours) for frame in frames)
     with replacing(path) as temporary:
@@ -90,8 +90,8 @@ def _quantized(frame: Image.Image, colours: Image.Image) -> Image.Image:
 
 
 def _own_palette(frame: Image.Image) -> Image.Image:
-    """Octrees keep colours that few pixels have, such as that of the largest weight; median cuts, the default, do
-    not."""
+    """Reduce a frame to a palette of its own by octrees, which keep rare colours such as that of the largest weight;
+    median cuts, the default, do not."""
     colours = frame.quantize(256, Image.Quantize.FASTOCTREE)
     return frame.quantize(256, palette=colours, dither=Image.Dither.FLOYDSTEINBERG)
 
@@ -199,12 +199,12 @@ def sheet(
 
 
 def bar_lines(bar: Bar, type_: Typeface, inner: int) -> list[str]:
-    """The lines of what stands after the colours."""
+    """Return the lines of the text after the colours."""
     return type_.wrapped(bar.after, 13, inner - _bar_start(bar, type_))
 
 
 def _bar_start(bar: Bar, type_: Typeface) -> int:
-    """Where the text after the colours begins."""
+    """Return where the text after the colours begins."""
     return 0 if bar.colours is None else math.ceil(type_.width(bar.before, 13)) + bar.colours.width + 16
 
 
@@ -219,7 +219,7 @@ def draw_bar(page: Image.Image, bar: Bar, lines: Sequence[str], top: int, type_:
 
 
 def _columns(panels: int, tall: float) -> int:
-    """Choose the columns of a landscape grid with few empty places; `tall`: a panel's height over its width."""
+    """Choose the columns of a landscape grid with few empty places. tall: a panel's height divided by its width."""
     if panels <= 5:
         return panels
 
@@ -231,7 +231,7 @@ def _columns(panels: int, tall: float) -> int:
 
 
 def _note(panel: Panel, width: int, type_: Typeface) -> str:
-    """As many parts of the note, the first of them first, as leave room for the word."""
+    """Return as many parts of the note, from the first on, as leave room for the word."""
     parts = panel.note.split(" · ")
     room = width - (type_.width(panel.word, 13) + 8 if panel.word else 0)
     while parts and type_.width(" · ".join(parts), 13) > room:

@@ -1,4 +1,4 @@
-"""Pictures of DRAW's classifier: the read window of each time step, and what it read, as PNG and GIF.
+"""Draw the reads of DRAW's classifier: the read window of each time step and its pixels, as PNG and GIF.
 
 After figure 4 of DRAW (Gregor et al., 2015): a rectangle covers the grid of filters, and its line width is the sigma of
 the filters.
@@ -26,7 +26,7 @@ from vision_attn.viz.canvases import (
 )
 from vision_attn.viz.foveated import as_picture
 from vision_attn.viz.glimpses import RIGHT, WRONG, WRONG_MARK
-from vision_attn.viz.sheet import DARK, save_picture
+from vision_attn.viz.panel_sheets import DARK, save_picture
 from vision_attn.viz.typeface import Typeface
 
 ACROSS = 10  # pictures of a row
@@ -36,20 +36,20 @@ FRAME = 500  # milliseconds of a frame of an animation
 
 
 class ReadTrace(NamedTuple):
-    """One image, what DRAW's classifier read of it at each of T time steps, and its answer."""
+    """One image, the reads of DRAW's classifier at each of T time steps, and its answer."""
 
     image: Float[Tensor, "C Y X"]
     boxes: Float[Tensor, "T 4"]
-    """Read windows, (x0, y0, x1, y1) in [-1, 1]."""
+    """The read windows, (x0, y0, x1, y1) in [-1, 1]."""
     sigma: Float[Tensor, "T"]
-    """Of the filters, in pixels of the image."""
+    """The sigma of the filters, in pixels of the image."""
     patches: Float[Tensor, "T C N N"]
     probabilities: Float[Tensor, "T K"]
     label: int | None = None
-    """The correct class; None where it is not known."""
+    """The correct class; None if unknown."""
     title: str = ""
     names: Sequence[str] = ()
-    """Of classes; empty where they are numbers."""
+    """The names of the classes; empty if they are numbers."""
 
 
 def write_reads(
@@ -61,11 +61,11 @@ def write_reads(
     probabilities: Float[Tensor, "B T K"],
     names: Sequence[str] = (),
 ) -> Path:
-    """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it what was read there,
-    intensities in [0, 1], with the most likely class after it. Returns its path.
+    """Write a PNG with two rows per image: the rectangle of each of its T time steps, and below it the pixels read,
+    with the most likely class after it. Intensities are in [0, 1]. Returns its path.
 
-    Green is correct; red, with a cross, is wrong; where a label is None, text has the usual colour. `names` are those
-    of classes. Images lie beside each other if there are few time steps.
+    Green is correct; red, with a cross, is wrong; an answer without a label has the usual colour of text. Images stand
+    side by side if there are few time steps. names: the names of the classes.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -101,7 +101,7 @@ def write_reads_animation(
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
 
-    Green is correct; red, with a cross, is wrong; white where the label is None: not known.
+    Green is correct; red, with a cross, is wrong; white has no label to compare with.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -150,7 +150,7 @@ def _answered(
 
 
 def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: tuple[str, str], colour: str) -> None:
-    """Draw what was read into a panel, and the prediction after it below."""
+    """Draw the pixels read into a panel, and the prediction after it below."""
     seen = as_picture(patch.clamp(0, 1)).convert("RGB")
     side = min(panel.width, panel.height - SMALL - 4) // max(seen.size) * max(seen.size)
     panel.paste(seen.resize((side, side), Image.Resampling.NEAREST), ((panel.width - side) // 2, 1))

@@ -1,4 +1,5 @@
-"""What a memory network read in each of its hops: the sentences of a story, or the regions of an image."""
+"""Write pages and pictures of a memory network's hops: the weights of the sentences of a story, or of the regions of an
+image."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -15,7 +16,7 @@ from vision_attn.system.console import progress
 from vision_attn.viz.attention import write_sheet
 from vision_attn.viz.html import write_html
 from vision_attn.viz.page import PageItem, write_page
-from vision_attn.viz.sheet import Box, picture_name
+from vision_attn.viz.panel_sheets import Box, picture_name
 
 TITLE = "What each hop read"
 CHOSEN = (
@@ -40,17 +41,17 @@ SCORED_IMAGES = (
 TRUE = "the object that the answer follows from at this hop"
 BOXES = f" A box is {TRUE}."
 LEAST = 0.005
-"""Smaller weights have no number."""
+"""The smallest weight that is shown as a number."""
 
 
 class AnsweredStory(NamedTuple):
-    """A question about a story, and how it was answered."""
+    """A question about a story, its answer, and the weights of each hop."""
 
     question: str
     facts: Sequence[str]
     """The sentences of the story, in order."""
     support: Sequence[int]
-    """The positions of those that the answer follows from."""
+    """The positions of the sentences that the answer follows from."""
     answer: str | None
     """None where it is not known."""
     said: str
@@ -61,7 +62,7 @@ class AnsweredStory(NamedTuple):
 
 
 class AnsweredImage(NamedTuple):
-    """A question about an image, and how it was answered."""
+    """A question about an image, its answer, and the weights of each hop."""
 
     question: str
     answer: str | None
@@ -81,15 +82,20 @@ def write_story_hops(
 ) -> Path:
     """Write an HTML page of stories, with a row for each sentence and a column for each hop. Returns its path.
 
-    scored: `alpha` are scores of any sign, of a model without softmax. chosen: the second half are wrong answers.
+    scored: whether `alpha` holds scores of any sign, from a model without softmax. chosen: whether the second half of
+    the stories have wrong answers.
     """
-    known = any(one.support for one in stories)
+    known = any(story.support for story in stories)
     guide = (SCORED_STORIES if scored else STORIES) + SUPPORT * known + CHOSEN * chosen
-    return write_html(path, "stories.html", stories=[_story(one, scored) for one in stories], title=TITLE, guide=guide)
+    return write_html(
+        path, "stories.html", stories=[_story(story, scored) for story in stories], title=TITLE, guide=guide
+    )
 
 
 class _Cell(NamedTuple):
-    """The weight or score of a sentence in a hop. `share`: how strong its colour is, in [0, 1]."""
+    """The weight or score of a sentence in a hop.
+
+    share: the strength of its colour, in [0, 1]."""
 
     number: str
     share: float
@@ -97,7 +103,9 @@ class _Cell(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A sentence of a story. `support`: whether the answer follows from it."""
+    """A sentence of a story.
+
+    support: whether the answer follows from it."""
 
     fact: str
     support: bool
@@ -105,12 +113,12 @@ class _Row(NamedTuple):
 
 
 class _Story(NamedTuple):
-    """What the template inserts of a story."""
+    """The template's data of a story."""
 
     question: str
     said: str
     right: bool | None
-    """None where the answer is not known."""
+    """Whether the answer is right; None if the right answer is unknown."""
     told: str
     hops: int
     rows: list[_Row]
@@ -129,7 +137,7 @@ def _story(story: AnsweredStory, scored: bool) -> _Story:
 
 
 def _told(answered: "AnsweredStory | AnsweredImage") -> str:
-    """What follows what was said: its probability and, if it is wrong, the answer."""
+    """Return the text after an answer: its probability and, if it is wrong, the right answer."""
     correct = "" if answered.answer in (None, answered.said) else f", correct: {answered.answer}"
     return f" (probability {answered.probability:.2f}){correct}"
 
@@ -150,8 +158,8 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: b
     """Write a page of all images, and a picture of each with a panel for each hop. Returns their paths, the page
     first.
 
-    scored: `alpha` are scores of any sign, of a model without softmax. A hop then has two panels: what is above 0, and
-    what is below.
+    scored: whether `alpha` holds scores of any sign, from a model without softmax. A hop then has two panels: the
+    scores above 0, and those below.
     """
     items = [hops_item(f"question {number}", image, scored) for number, image in enumerate(images, start=1)]
     paths = [write_hops_page(folder / "index.html", items, scored=scored, more=BOXES + CHOSEN)]
@@ -160,22 +168,23 @@ def write_image_hops(folder: Path, images: Sequence[AnsweredImage], *, scored: b
     return paths
 
 
-def write_hops_page(path: Path, items: Sequence[PageItem], *, scored: bool, more: str = "", **look: Any) -> Path:
-    """Write the page of `hops_item`s. more: ends the line below its title. look: `overlay` and `scale`. Returns its
-    path."""
+def write_hops_page(path: Path, items: Sequence[PageItem], *, scored: bool, more: str = "", **view: Any) -> Path:
+    """Write the page of `hops_item`s. Returns its path. more: the end of the line below its title. view: `overlay` and
+    `scale`."""
     guide = (SCORED_IMAGES if scored else IMAGES) + more
-    return write_page(path, items, title=TITLE, guide=guide, unit="map" if scored else "hop", **look)
+    return write_page(path, items, title=TITLE, guide=guide, unit="map" if scored else "hop", **view)
 
 
-def write_hops_sheet(path: Path, item: PageItem, *, scored: bool, **look: Any) -> Path:
-    """Write the picture of a `hops_item`, with a panel for each hop. look: `overlay` and `scale`. Returns its path."""
+def write_hops_sheet(path: Path, item: PageItem, *, scored: bool, **view: Any) -> Path:
+    """Write the picture of a `hops_item`, with a panel for each hop. view: `overlay` and `scale`. Returns its path."""
     title = "scores, still without softmax" if scored else ""
     options = {"boxes": item.boxes, "extent": item.extent, "seen": item.seen, "caption": item.question}
-    return write_sheet(path, item.picture, item.words, item.alpha, title=title, truth=TRUE, **options, **look)
+    return write_sheet(path, item.picture, item.words, item.alpha, title=title, truth=TRUE, **options, **view)
 
 
 def hops_item(title: str, image: AnsweredImage, scored: bool) -> PageItem:
-    """An image as an item of a page: its words are the hops, of scores those above 0 and those below."""
+    """Return an image as an item of a page, whose words are the hops; with scores, each hop has two: above 0 and
+    below."""
     known, names, maps, boxes = [box for box in image.boxes if not isnan(box[0])], [], [], {}
     for hop, alpha in enumerate(image.alpha):
         for name, shown in _halves(f"hop {hop + 1}", alpha) if scored else [(f"hop {hop + 1}", alpha)]:
@@ -189,7 +198,8 @@ def hops_item(title: str, image: AnsweredImage, scored: bool) -> PageItem:
 
 
 def _halves(hop: str, scores: Float[Tensor, "Y X"]) -> list[tuple[str, Float[Tensor, "Y X"]]]:
-    """The scores above 0 and those below, without their sign, each with a name that tells the one furthest from 0."""
+    """Return the scores above 0 and those below, without their sign, each with a name that holds the score furthest
+    from 0."""
     both = [(sign, (sign * scores).clamp(min=0)) for sign in (1, -1)]
     return [(f"{hop}: {_signed(sign * float(half.max()))}", half) for sign, half in both if half.any()] or [
         (hop, scores)

@@ -1,5 +1,5 @@
-"""Records about images, in a table, JSON, JSON lines, Parquet or Arrow, recognised by their content, and the splits of
-images."""
+"""Read records about images from a table, JSON, JSON lines, Parquet or Arrow, recognised by content; and split images
+that have no split."""
 
 import logging
 import os
@@ -22,11 +22,12 @@ MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow str
 
 
 MOST_ROWS, MOST_BYTES = 20_000_000, 2 * 10**9
-"""Rows and bytes of the columns that are read of such a file: those of the largest data sets of captions fit."""
+"""The largest number of rows, and of bytes of the columns that are read, of a file with columns: the largest data sets
+of captions fit."""
 
 
 class Content(NamedTuple):
-    """What is in a file: a value of JSON, a list of records, or the text of a table."""
+    """The content of a file: a value of JSON, a list of records, or the text of a table."""
 
     shape: str
     value: Any
@@ -36,8 +37,8 @@ class Records(NamedTuple):
     """The records of a file."""
 
     shape: str
-    rows: list[tuple[str, dict[str, Any]]]
-    """Each record, and where it is, for messages."""
+    records: list[tuple[str, dict[str, Any]]]
+    """Each record, behind its place in the file, for messages."""
     short: list[int]
     """Lines of a table that lack a column, and are left out."""
 
@@ -75,9 +76,9 @@ def read_records(
     check_purposes(named, columns)
     if shape == "table":
         table = read_table(path, value, columns, named)
-        return Records(table.shape, [(f"{path}: line {line}", row) for line, row in table.rows], table.short)
+        return Records(table.shape, [(f"{path}: line {line}", row) for line, row in table.table_rows], table.short)
     records = value if isinstance(value, list) else [value]
-    rows = []
+    located = []
     known: dict[tuple[str, ...], dict[str, list[int]]] = {}
     for number, record in enumerate(records, start=1):
         where = f"{path}: record {number}"
@@ -89,13 +90,15 @@ def read_records(
                 known[keys] = places_of(keys, columns, named)
             except UserError as error:
                 raise UserError(f"{where}: {error}") from error
-        found = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
-        nothing = dict.fromkeys(named.keys() - found.keys())  # rather than what else has that key
-        rows.append((where, record | nothing | {key: some if some[1:] else some[0] for key, some in found.items()}))
+        fields = {column: [record[keys[place]] for place in places] for column, places in known[keys].items()}
+        nothing = dict.fromkeys(named.keys() - fields.keys())  # rather than what else has that key
+        located.append(
+            (where, record | nothing | {key: values if values[1:] else values[0] for key, values in fields.items()})
+        )
     for column in named:
-        if rows and not any(column in found for found in known.values()):
+        if located and not any(column in places for places in known.values()):
             raise absent(str(path), column, named[column], dict.fromkeys(chain.from_iterable(known)))
-    return Records(shape, rows, [])
+    return Records(shape, located, [])
 
 
 def check_purposes(named: Mapping[str, str | int], columns: Sequence[str]) -> None:
@@ -154,22 +157,23 @@ def _batches(opened: Any) -> Iterator[Any]:
 
 
 def _limited(path: Path, schema: Any, kept: Sequence[str], batches: Iterable[Any]) -> Any:
-    """Columns of batches as a table. A small file may declare any number of rows of any length."""
+    """Read columns of batches into a table, within limits: a small file may declare any number of rows of any
+    length."""
     from pyarrow import Table
     from pyarrow import schema as schema_of
 
-    found, rows, size = [], 0, 0
+    selected, num_rows, size = [], 0, 0
     for batch in batches:
-        part = batch.select(kept)
-        part.validate(full=True)  # a place beyond the end of the file would kill the process
-        rows, size = rows + part.num_rows, size + part.nbytes
-        _check_size(path, rows, size)
-        found.append(part)
-    return Table.from_batches(found, schema_of([schema.field(name) for name in kept]))
+        columns = batch.select(kept)
+        columns.validate(full=True)  # a place beyond the end of the file would kill the process
+        num_rows, size = num_rows + columns.num_rows, size + columns.nbytes
+        _check_size(path, num_rows, size)
+        selected.append(columns)
+    return Table.from_batches(selected, schema_of([schema.field(name) for name in kept]))
 
 
-def _check_size(path: Path, rows: int, size: int) -> None:
-    if rows > MOST_ROWS or size > MOST_BYTES:
+def _check_size(path: Path, num_rows: int, size: int) -> None:
+    if num_rows > MOST_ROWS or size > MOST_BYTES:
         raise UserError(f"{path} has more than {MOST_ROWS:,} rows, or more than {MOST_BYTES / 1e9:.0f} GB of text")
 
 
@@ -194,13 +198,13 @@ def divided(names: Sequence[str]) -> list[str]:
 
 
 def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -> dict[str, str]:
-    """For each name without an ending of which a folder holds a single file, the name of that file. To be told to the
-    user with `say_endings`.
+    """Complete names without an ending: for each, the name of the only file of that name in a folder. Tell the user by
+    `say_endings`.
 
     Raises UserError naming both if there are two files of a name.
     """
     listed: dict[str, dict[str, list[str]]] = {}
-    found: dict[str, str] = {}
+    completed: dict[str, str] = {}
     for name in names:
         if os.path.splitext(name)[1].lower() in endings:
             continue
@@ -212,27 +216,27 @@ def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -
                 raise UserError(
                     f"{brief(name)} may be {several[0]} or {several[1]} in {folder / parent}: write its ending"
                 )
-            found[name] = os.path.join(parent, several[0])
-    return found
+            completed[name] = os.path.join(parent, several[0])
+    return completed
 
 
-def say_endings(found: Mapping[str, str], what: str) -> None:
-    """Log how many names `with_endings` has completed, if any; `what` they are."""
-    if found:
-        name, file = next(iter(found.items()))
+def say_endings(completed: Mapping[str, str], what: str) -> None:
+    """Log how many names `with_endings` has completed, if any. what: a word for the files."""
+    if completed:
+        name, file = next(iter(completed.items()))
         text = "names of %s without an ending, each taken as the only file of that name: %d, such as %s as %s"
-        log.warning(text, what, len(found), printable(name), printable(file))
+        log.warning(text, what, len(completed), printable(name), printable(file))
 
 
 def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:
     """The names of files in a folder by what stands before their endings."""
-    found: dict[str, list[str]] = {}
+    by_stem: dict[str, list[str]] = {}
     with suppress(OSError, ValueError):  # of a folder that does not exist, or a name that is none
         for name in sorted(os.listdir(folder)):
             stem, ending = os.path.splitext(name)
             if ending.lower() in endings:
-                found.setdefault(stem, []).append(name)
-    return found
+                by_stem.setdefault(stem, []).append(name)
+    return by_stem
 
 
 def plain_path(name: str) -> str:

@@ -1,4 +1,5 @@
-"""What is explained and measured: a model with its questions, its scores on changed images, and its maps.
+"""`Subject`: a model whose maps are computed and measured, with its answers, its scores on changed images, and its
+maps.
 
 `AnswerSubject` is a classifier, a matcher or an encoder of another library, or one of this package that sees whole
 images. Captioners and classifiers of glimpses stand in `vision_attn.tasks.subjects`.
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import Fit
 from vision_attn.explain.attributions import integrated_gradients, occlusion, regions_of, score_cam, smoothgrad
-from vision_attn.explain.libraries.opening import Model
+from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.explain.map_extents import reach_of
 from vision_attn.explain.methods import EXTRA
 from vision_attn.explain.recorded_answers import called, named, recorded, scores_of, texts_of, wanted
@@ -26,17 +27,17 @@ from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.system.errors import UserError
 
 ATTRIBUTED = {"integrated-gradients": integrated_gradients, "smoothgrad": smoothgrad}
-"""What computes each method of `EXTRA`."""
+"""The function that computes each method of `EXTRA`."""
 
 
-class Question(NamedTuple):
-    """What a map explains: an answer, a text, or a word of a caption."""
+class ExplainedAnswer(NamedTuple):
+    """An answer that a map explains: a class, a text, or a word of a caption."""
 
     text: str
     target: Any
-    """What the subject knows it by."""
+    """The subject's own name for the answer, such as a class index."""
     content: bool = True
-    """Whether it is measured: not the function words of a caption."""
+    """Whether the answer is measured; function words of a caption are not."""
 
 
 class Map(NamedTuple):
@@ -44,45 +45,47 @@ class Map(NamedTuple):
 
     weights: Float[Tensor, "rows columns"]
     extent: Extent = WHOLE
-    """Where it lies on the image that the model takes."""
+    """Where the map lies on the image that the model takes."""
 
 
 class Subject(ABC):
-    """A model and how to ask it. Images are what it takes, without the axis of a batch: (C, Y, X)."""
+    """A model and the calls that explaining and measuring need. Images have the model's size and no batch axis: (C, Y,
+    X)."""
 
     module: nn.Module
-    """Whose weights are randomised."""
+    """The module whose weights are randomised."""
     own: tuple[str, ...] = ()
-    """The methods of maps that only this kind of model has."""
+    """The methods that only this kind of model has."""
     fit: Fit = "centre"
-    """The part of a picture that is seen."""
-    part: Extent = WHOLE
-    """Where the image lies on that part."""
+    """The part of a picture that the model sees."""
+    seen: Extent = WHOLE
+    """Where the image lies on that part of the picture."""
     unit = "probability"
-    """What scores are."""
+    """The name of the unit of scores."""
     random = False
     """Whether the weights are random, so that answers mean nothing."""
     turn: AbstractContextManager = nullcontext()
-    """Held while the model computes, whose weights are random for a while: see `system.turns`."""
+    """A lock that is held while the model computes, since its weights are random for a while: see `system.locks`."""
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
-        """The image that the model takes, of the part of a photograph that `fit` says."""
+        """Return the image that the model takes, from the part of a photograph that `fit` names."""
 
     @abstractmethod
-    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
-        """What maps explain of this image."""
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[ExplainedAnswer]:
+        """Return the answers that maps explain for this image."""
 
     @abstractmethod
     def score(self, images: Float[Tensor, "N C Y X"], target: Any) -> Float[Tensor, "N"]:
-        """The score of an answer, such as its probability, in each of several changed images."""
+        """Return the score of an answer, such as its probability, for each of several changed images."""
 
     def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
-        """The methods of which there are maps, from the cheapest to the dearest; found out with one image."""
+        """Return the methods that the model has maps of, from the cheapest to the most expensive, found with one
+        image."""
         return [*self.own, "occlusion"]
 
     def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
-        """The map of a method that is not one of `own`."""
+        """Return the map of a method that is not one of `own`."""
 
         def score(images: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N"]:
             return self.score(images, target)
@@ -98,47 +101,50 @@ class Subject(ABC):
         return (grad_cam if method == "grad-cam" else layer_cam)(features, gradient)[0]
 
     def map(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Map:
-        """The map of a method, with its place on the image."""
+        """Return the map of a method, with its place on the image."""
         return Map(self.weights(method, image, target))
 
     def controls(
         self,
         image: Float[Tensor, "C Y X"],
-        questions: Sequence[Question],
+        questions: Sequence[ExplainedAnswer],
         boxes: Callable[[str], list[Any]],
         fill: Callable,
     ) -> list[list[float] | None] | None:
-        """Of each question that is measured, how often its answer becomes likelier where the model is made to look at
-        its place, and at a random one; None for a model that cannot be steered. boxes: of an answer, on the image."""
+        """Return, for each question that is measured, how often its answer becomes likelier when the model is steered
+        to its place, and to a random place; None for a model that cannot be steered.
+
+        boxes: a function from an answer to its boxes on the image."""
         return None
 
     def inputs(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "1 ..."]:
-        """What gradients are taken of: the image, or annotation vectors made of it."""
+        """Return the tensor that gradients are taken of: the image, or its annotation vectors."""
         return image[None]
 
     def value(self, inputs: Float[Tensor, "N ..."], target: Any) -> Float[Tensor, "N"]:
-        """The score before it is a probability, from `inputs`, with a gradient."""
+        """Return the score of the answer from `inputs` before it becomes a probability, with a gradient."""
         raise NotImplementedError
 
     def pooled(self, attribution: Float[Tensor, "1 ..."]) -> Float[Tensor, "rows columns"]:
-        """The map of an attribution of `inputs`: the sum over channels, the mean of each region."""
+        """Turn an attribution of `inputs` into a map: the sum over channels, averaged over each region."""
         total = attribution.sum(dim=1)
         return F.adaptive_avg_pool2d(total, regions_of(tuple(total.shape[1:])))[0]
 
     def features(self, image: Float[Tensor, "C Y X"], target: Any) -> tuple[Tensor, Tensor]:
-        """The map of features (1, D, Y, X) that CAMs take, and its gradient."""
+        """Return the map of features (1, D, Y, X) that CAMs take, and its gradient."""
         raise NotImplementedError
 
 
 class AnswerSubject(Subject):
-    """A model that answers with scores, or an encoder, whose "answer" is to stay as it is on the whole image: its score
-    is the cosine of its features with those of the whole image."""
+    """A model that answers with scores, or an encoder. The score of an encoder is the cosine similarity of its features
+    with those of the unchanged image."""
 
     own = ("attention", "rollout", "attention-gradient", "relevance", "grad-cam", "layer-cam")
-    model: Model
+    model: OpenedModel
 
-    def __init__(self, model: Model, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
-        """texts: the classes to explain, or what to match. device: where inputs go; by default that of the weights."""
+    def __init__(self, model: OpenedModel, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
+        """texts: the classes to explain, or the texts to match. device: the device of inputs; by default that of the
+        weights."""
         self.model, self.module, self.texts, self.random = model, model.module, tuple(texts), model.random
         if model.kind == "matcher" and not texts:
             raise UserError("this model compares images with texts: give a text")
@@ -147,40 +153,41 @@ class AnswerSubject(Subject):
         reach = reach_of(model)
         if reach is None:
             raise UserError("this model takes an image in several pieces, which cannot be changed region by region")
-        self.name, self.part = reach.name, reach.part
+        self.name, self.seen = reach.name, reach.extent
         self.rest = {key: value for key, value in reach.inputs.items() if key != reach.name}
         if model.kind == "encoder":
             self.unit = "likeness of features"
 
     def image(self, inputs: dict[str, Tensor]) -> Float[Tensor, "C Y X"]:
-        """The image among the inputs of the model."""
+        """Return the image among the inputs of the model."""
         return inputs[self.name][0].to(self.device)
 
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
         return self.image(self.model.inputs(picture))
 
     def call(self, images: Float[Tensor, "N C Y X"]) -> Any:
-        """The output of the model for several images."""
+        """Call the model on several images."""
         rest = {key: value.expand(len(images), *value.shape[1:]) for key, value in self.rest.items()}
         return called(self.model, {self.name: images, **rest, **self.others})
 
     def scores(self, images: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N classes"]:
-        """Of a classifier, or the similarities of a matcher."""
-        found = scores_of(self.call(images))
-        if found is None:
+        """Return the scores of a classifier, or the similarities of a matcher."""
+        scores = scores_of(self.call(images))
+        if scores is None:
             raise UserError("this model returns no scores (B, N), so there is no answer to measure")
-        return found.float()
+        return scores.float()
 
     @torch.no_grad()
-    def questions(self, image: Float[Tensor, "C Y X"]) -> list[Question]:
+    def questions(self, image: Float[Tensor, "C Y X"]) -> list[ExplainedAnswer]:
         if self.model.kind == "encoder":
-            return [Question("its features", _features(self.call(image[None]))[0])]
+            return [ExplainedAnswer("its features", _features(self.call(image[None]))[0])]
         scores = self.scores(image[None])
         if scores.shape[1] == 1:
             self.unit = "similarity" if self.model.kind == "matcher" else "score"
         answers = wanted(self.model, scores, self.texts)
         return [
-            Question(*pair) for pair in zip(named(self.model, scores, answers, self.texts)[0], answers, strict=True)
+            ExplainedAnswer(*pair)
+            for pair in zip(named(self.model, scores, answers, self.texts)[0], answers, strict=True)
         ]
 
     @torch.no_grad()
@@ -194,12 +201,12 @@ class AnswerSubject(Subject):
         return self.scores(inputs)[:, target]
 
     def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
-        found = recorded(self.model, self._inputs(image))
-        found.explain(self.questions(image)[0].target if found.scores is not None else 0)
-        if found.scores is None:
-            return [*found.methods(), "occlusion"]
-        cams = ["score-cam"] if found.activation.gradient is not None else []
-        return [*found.methods(), *EXTRA, *cams, "occlusion"]
+        answers = recorded(self.model, self._inputs(image))
+        answers.explain(self.questions(image)[0].target if answers.scores is not None else 0)
+        if answers.scores is None:
+            return [*answers.methods(), "occlusion"]
+        cams = ["score-cam"] if answers.activation.gradient is not None else []
+        return [*answers.methods(), *EXTRA, *cams, "occlusion"]
 
     def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
         name, _, layer = method.partition(":")
@@ -214,29 +221,29 @@ class AnswerSubject(Subject):
         return Map(weights, self.extent(method, image, (weights.shape[0], weights.shape[1])))
 
     def extent(self, method: str, image: Float[Tensor, "C Y X"], size: tuple[int, int]) -> Extent:
-        """Where a map of the layers lies on the image; measured once for each method."""
+        """Return where a map of the layers lies on the image; measured once for each method."""
         if not hasattr(self, "_extents"):
             self._extents: dict[str, Extent] = {}
         if method not in self._extents:
-            found = self._explained(image, 0)
-            extent = found.extents(size, method in ("grad-cam", "layer-cam", "score-cam"), self.others)[0]
-            self._extents[method] = extent.seen_from(self.part)
+            explained = self._explained(image, 0)
+            extent = explained.extents(size, method in ("grad-cam", "layer-cam", "score-cam"), self.others)[0]
+            self._extents[method] = extent.seen_from(self.seen)
         return self._extents[method]
 
     def features(self, image: Float[Tensor, "C Y X"], target: Any) -> tuple[Tensor, Tensor]:
         return self._explained(image, target).features()
 
     def _explained(self, image: Float[Tensor, "C Y X"], target: Any) -> Any:
-        found = recorded(self.model, self._inputs(image))
-        found.explain(target if isinstance(target, int) else 0)
-        return found
+        answers = recorded(self.model, self._inputs(image))
+        answers.explain(target if isinstance(target, int) else 0)
+        return answers
 
     def _inputs(self, image: Float[Tensor, "C Y X"]) -> dict[str, Tensor]:
         return {self.name: image[None], **self.rest, **self.others}
 
 
 def _features(output: Any) -> Float[Tensor, "N D"]:
-    """The features of an encoder, in a row for each image."""
+    """Return the features of an encoder, one row for each image."""
     if not isinstance(output, Tensor):
         output = next(
             value for name in ("pooler_output", "last_hidden_state") if (value := output.get(name)) is not None

@@ -1,6 +1,7 @@
-"""What the threads of a process do one after the other: compute with one model, draw random numbers, load models.
+"""Locks for work that the threads of a process do one after the other: computing with one model, drawing random
+numbers, and loading models.
 
-A thread that holds several takes them in this order: the turn of a model, `LOADING`, `DRAWING`.
+A thread that holds several locks takes them in this order: the `Turn` of a model, `LOADING`, `DRAWING`.
 """
 
 import threading
@@ -14,7 +15,8 @@ from vision_attn.system.thread_trial import ThreadTrial, numbers_to_try
 
 
 class Turn:
-    """A lock that the thread that holds it may take again. A copy of it, also in another process, is a new one."""
+    """A reentrant lock: the thread that holds it may take it again. A copy of it, also in another process, is a new
+    lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -32,13 +34,13 @@ class Turn:
         self._lock.release()
 
     def compare(self, kind: Hashable) -> None:
-        """Within a turn: a trial of threads compares its time with those of the same kind."""
+        """Say which kind of work this turn is: a trial of threads compares its time with others of the same kind."""
         if self._trial is not None:
             self._trial.kind = kind
 
     def try_threads(self, device: torch.device) -> None:
-        """From now on, turns have the number of torch's threads in which the first ones were faster; between turns, the
-        process has its own."""
+        """From now on, compute turns in the number of torch's threads that was faster in the first turns. Between
+        turns, the process keeps its own number."""
         with self._lock:  # not within a turn
             numbers = numbers_to_try(device)
             self._trial = None if numbers == (torch.get_num_threads(),) else ThreadTrial(numbers)
@@ -53,15 +55,19 @@ class Turn:
 
 
 LOADING = Turn()
-"""Held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
+"""The lock held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
 DRAWING = Turn()
-"""Held while a model samples, or a seed is set: torch has one default generator for all threads."""
+"""The lock held while a model samples, or a seed is set: torch has one default generator for all threads."""
 
 
 @contextmanager
 def forked(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Within this context, only this thread draws from torch's default generators, of those that take `DRAWING`;
-    afterwards they are as before. seed: what they start from. device: whose generator is restored besides the CPU's."""
+    """Within this context, only this thread draws from torch's default generators, among threads that take `DRAWING`.
+    Afterwards the generators are as before.
+
+    seed: the seed of the generators; None: they stay as they are.
+    device: the device whose generator is restored, in addition to the CPU's.
+    """
     devices = [] if device is None or device.type == "cpu" else [device]
     with DRAWING, torch.random.fork_rng(devices, device_type=device.type if devices and device else "cuda"):
         if seed is not None:
@@ -70,14 +76,14 @@ def forked(seed: int | None = None, device: torch.device | None = None) -> Itera
 
 
 class RandomStream:
-    """The random numbers of a seed, which several contexts take one after the other."""
+    """The stream of random numbers of a seed, from which several contexts draw one after the other."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed, self._device, self._state = seed, device, list[Any]()
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """`forked`, where the context before ended."""
+        """Within this context, torch's default generators go on where the previous context ended; see `forked`."""
         library = None if self._device.type == "cpu" else torch.get_device_module(self._device)
         with forked(self._seed, self._device):
             if self._state:

@@ -1,8 +1,8 @@
-"""Which version of an operation runs: `cpu.py` of its folder, loops of numba, `gpu.py`, kernels of Triton, or plain
-tensor operations.
+"""Choose the version of an operation that runs: `cpu.py` of its folder (loops of numba), `gpu.py` (kernels of Triton),
+or plain tensor operations.
 
-Only `fused` decides it. What it returns for an operation has the same functions on a CPU and on a GPU, as far as both
-have a version; where it returns None, the plain expression at the place of the call computes the same.
+Only `fast_version` decides. The module that it returns for an operation has the same functions on a CPU and on a GPU,
+as far as both have a version; where it returns None, the plain expression at the place of the call computes the same.
 """
 
 import warnings
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vision_attn.system.context import within
+from vision_attn.system.context_variables import within
 
 TRITON = find_spec("triton") is not None
 """Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
@@ -28,7 +28,7 @@ ALL = (*NO_FLOAT64, torch.float64)
 
 
 class Version(NamedTuple):
-    """For which tensors there is a fused version."""
+    """The tensors that a version takes."""
 
     dtypes: tuple[torch.dtype, ...]
     compiled: bool = False
@@ -63,9 +63,9 @@ ON_GPU = {
 _left_out: ContextVar[Literal["none", "loops", "all"]] = ContextVar("left_out", default="none")
 
 
-def fused(operation: str, *tensors: Tensor) -> ModuleType | None:
-    """Return the module with the fused version of an operation for these tensors; None if there is none,
-    if the compiler fuses the plain expression itself, without numba or Triton, and in `without_loops` or `plainly`.
+def fast_version(operation: str, *tensors: Tensor) -> ModuleType | None:
+    """Return the module with the fast version of an operation for these tensors; None if there is none, if the compiler
+    fuses the plain expression itself, without numba or Triton, and in `without_loops` or `plainly`.
 
     Importing numba takes a second, and Triton more, so this is called where they are used and not before.
     """
@@ -130,7 +130,7 @@ def _loops(operation: str) -> ModuleType | None:
 
 
 def _kernels(operation: str) -> ModuleType:
-    """Imported by statements: torch.compile follows no other way."""
+    """Import the kernels by statements: torch.compile follows no other way."""
     match operation:
         case "additive":
             from vision_attn.fast.additive import gpu as additive

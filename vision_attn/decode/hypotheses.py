@@ -1,4 +1,4 @@
-"""The captions of each image as they grow, and sorted at the end."""
+"""The hypotheses of a search: how a time step extends the rows of each image, and how the finished rows are sorted."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,10 +21,10 @@ class Decoded(NamedTuple):
 
     words: Int[Tensor, "B R T"]
     log_prob: Float[Tensor, "B R T"]
-    """Of each word, END included, in nats: what the captioner gives it. Samples are drawn from this distribution
-    changed by temperature, `top_p` and the words that rules bar, and their log-probability there is another."""
+    """log p of each word under the captioner, END included, in nats. Samples come from another distribution: this one,
+    changed by temperature, `top_p` and the words that rules bar."""
     score: Float[Tensor, "B R"]
-    """What rows are sorted by: the sum of log-probabilities, divided by length ** length_power."""
+    """The score that sorts the rows: the sum of log-probabilities, divided by length ** length_power."""
     alpha: Float[Tensor, "B R T L"] | None = None
     """The map of each word; None where the captioner has none."""
     region: Int[Tensor, "B R T"] | None = None
@@ -33,21 +33,22 @@ class Decoded(NamedTuple):
     """The maps of each attention head; None where there are no heads."""
 
 
-class Chosen(NamedTuple):
-    """The next rows of each image, with a word more."""
+class Selected(NamedTuple):
+    """The next rows of each image, with one more word."""
 
     word: Int[Tensor, "B R"]
     gained: Float[Tensor, "B R"]
-    """Its log-probability, in nats."""
+    """The log-probability of the word, in nats."""
     total: Float[Tensor, "B R"]
-    """What beams are compared by; -inf for a row that is not filled."""
+    """The sum by which beams are compared; -inf for a row that is not filled."""
     ended: Bool[Tensor, "B R"]
     parent: Int[Tensor, "B R"] | None = None
-    """The row that each continues; None: itself."""
+    """The row that each row continues; None: each continues itself."""
 
 
-class Choose:
-    """What a time step chooses. Searches with equal ones share a graph, so it can be compared and hashed."""
+class Selector:
+    """Selects the words of a time step. Searches with equal selectors share a graph, so selectors can be compared and
+    hashed."""
 
     samples = False
     """Whether it needs random numbers."""
@@ -57,8 +58,8 @@ class Choose:
     """Groups of rows that each begin as one, where rows continue others."""
 
     def words(self, logits: Tensor, barred: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of a choice that reorders nothing: the log-probability of the next word of each row, and the word, (B, R)
-        each."""
+        """Return the log-probability of the next word of each row, and the word, (B, R) each. Only for a selector that
+        does not reorder rows."""
         raise NotImplementedError
 
     def __call__(
@@ -68,8 +69,12 @@ class Choose:
         total: Float[Tensor, "B R"],
         ended: Bool[Tensor, "B R"],
         uniform: Float[Tensor, "B R 1"] | None = None,
-    ) -> Chosen:
-        """The next rows. `barred`: the words that may not be produced; `uniform`: random numbers in (0, 1]."""
+    ) -> Selected:
+        """Return the next rows.
+
+        barred: the words that may not be produced.
+        uniform: random numbers in (0, 1], where `samples`.
+        """
         raise NotImplementedError
 
 
@@ -84,7 +89,7 @@ class Active:
         self.num_images, self.index = num_images, torch.arange(num_images, device=device)
 
     def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
-        """Indices, among the active images, of those to continue with; None: all."""
+        """Return the indices, among the active images, of those to continue with; None: all."""
         if ended.device.type != "cpu":
             return None
         going = (~ended.all(dim=1)).nonzero().squeeze(1)
@@ -96,14 +101,14 @@ class Active:
     def scatter(self, step: dict[str, Tensor], rows: int = 0, groups: int = 1) -> dict[str, Tensor]:
         """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged.
 
-        `rows`: how many rows each image of a beam had before, in `groups` of the same size. A finished image fills no
-        more.
+        rows: how many rows each image of a beam had before, in `groups` of the same size. A finished image fills no
+            further rows.
         """
         if len(self.index) == self.num_images:
             return step
-        whole = {name: part.new_zeros(self.num_images, *part.shape[1:]) for name, part in step.items()}
-        for name, part in step.items():
-            whole[name][self.index] = part
+        whole = {name: output.new_zeros(self.num_images, *output.shape[1:]) for name, output in step.items()}
+        for name, output in step.items():
+            whole[name][self.index] = output
         if "parent" in step:
             finished = torch.ones(self.num_images, dtype=torch.bool).index_fill(0, self.index, False)
             before, after = rows // groups, step["parent"].shape[1] // groups
@@ -115,22 +120,23 @@ class Active:
         return whole
 
 
-def maps(look: AttentionMap | None) -> dict[str, Tensor]:
-    """The fields of `look` that are not None."""
-    return {} if look is None else {name: part for name, part in look._asdict().items() if part is not None}
+def map_fields(attention_map: AttentionMap | None) -> dict[str, Tensor]:
+    """Return the fields of an attention map that are not None, by their names."""
+    fields = {} if attention_map is None else attention_map._asdict()
+    return {name: field for name, field in fields.items() if field is not None}
 
 
 def take_rows(nested: Nested, rows: Int[Tensor, "B K"]) -> Nested:
     """Select `rows` of each image, of tensors (B, R, ...): (B, K, ...)."""
     image = None
 
-    def take(part: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
-        if rows.shape[1] == part.shape[1] == 1:  # there is no other
-            return part
+    def take(tensor: Tensor) -> Tensor:  # copies whole rows, which `gather` does not
+        if rows.shape[1] == tensor.shape[1] == 1:  # there is no other
+            return tensor
         nonlocal image
         image = torch.arange(len(rows), device=rows.device)[:, None] if image is None else image
-        index = (image * part.shape[1] + rows).flatten()
-        return part.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
+        index = (image * tensor.shape[1] + rows).flatten()
+        return tensor.flatten(0, 1).index_select(0, index).unflatten(0, rows.shape)
 
     return map_tensors(take, nested)
 
@@ -147,8 +153,8 @@ def best_first(
     """Sort the rows by score; with several groups, keep the best row of each. Rows that were never filled come last and
     are masked.
 
-    `parent_rows`: the row of the beam that had the map of each row's word at each time step. `maps_of(rows)` returns
-    the maps of these.
+    parent_rows: the row of the beam that had the map of each row's word at each time step.
+    maps_of: returns the maps of such rows.
     """
     is_word = (word != PAD) & filled[..., None]
     score = gained.sum(dim=-1)
@@ -156,12 +162,12 @@ def best_first(
         score = score / is_word.sum(dim=-1).clamp(min=1) ** length_power
     score, order = _sorted(score.where(filled, -torch.inf), groups)
     is_word, word, gained, parent_rows = take_rows((is_word, word, gained, parent_rows), order)
-    sorted_maps = {name: _masked(part, is_word) for name, part in maps_of(parent_rows).items()}
+    sorted_maps = {name: _masked(field, is_word) for name, field in maps_of(parent_rows).items()}
     return Decoded(word * is_word, gained.where(is_word, 0), score, **sorted_maps)
 
 
 def stacked(steps: list[dict[str, Tensor]]) -> Callable[[Int[Tensor, "B R T"]], dict[str, Tensor]]:
-    """`maps_of` of `best_first`, from the maps (B, R, ...) of each time step."""
+    """Make the argument `maps_of` of `best_first` from the maps (B, R, ...) of each time step."""
 
     def maps_of(rows: Int[Tensor, "B R T"]) -> dict[str, Tensor]:
         taken = [take_rows(tuple(step.values()), row) for step, row in zip(steps, rows.unbind(2), strict=True)]
@@ -171,7 +177,7 @@ def stacked(steps: list[dict[str, Tensor]]) -> Callable[[Int[Tensor, "B R T"]], 
 
 
 def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:
-    """The scores, best first, and the row of each; of several groups the best row alone."""
+    """Return the scores, best first, and the row of each; with several groups, the best row of each group alone."""
     if groups == 1:
         return score.sort(dim=1, descending=True, stable=True)
     size = score.shape[1] // groups
@@ -180,6 +186,6 @@ def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:
     return score, order * size + best.gather(1, order)
 
 
-def _masked(part: Tensor, word_mask: Bool[Tensor, "B R T"]) -> Tensor:
-    """Set positions past a caption's end to zero."""
-    return part.mul_(word_mask.view(*word_mask.shape, *[1] * (part.dim() - 3)))
+def _masked(maps: Tensor, word_mask: Bool[Tensor, "B R T"]) -> Tensor:
+    """Set maps (B, R, T, ...) past a caption's end to zero, in place."""
+    return maps.mul_(word_mask.view(*word_mask.shape, *[1] * (maps.dim() - 3)))

@@ -1,4 +1,4 @@
-"""What is drawn of captioned images: a picture of each, and its maps."""
+"""Pages, pictures and figures of captioned images: the photograph of each, with the maps of its words."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.images.open import Encoded, open_photograph
 from vision_attn.data.images.squares import seen_extent
-from vision_attn.data.photographs.annotation_vectors.vector_files import Entry
+from vision_attn.data.photographs.annotation_vectors.vector_files import VectorEntry
 from vision_attn.data.photographs.annotation_vectors.vectors import read_boxes
 from vision_attn.geometry.extents import WHOLE, Extent
 from vision_attn.geometry.objects import over_photograph
@@ -22,7 +22,7 @@ from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.page import PageItem
 
 PICTURE = 896
-"""The least side in pixels to which a photograph is reduced for pictures: twice the size at which they show it."""
+"""The least side in pixels to which a photograph is reduced for pictures: twice the size at which pages show it."""
 
 
 def write_pages(
@@ -31,11 +31,14 @@ def write_pages(
     encoder: Encoder | Task,
     folder: Path,
     way: str,
-    **look: Any,
+    **options: Any,
 ) -> list[Path]:
-    """Write a sheet for each image and one page of all; see `pictured`. way: how maps are made. look: `overlay` and
-    `scale`."""
-    return write_pictures(_items(batch, described, encoder), folder, origin=f"Maps: {way}. ", **look)
+    """Write a sheet for each image and one page of all; see `pictured`.
+
+    way: how maps are made, in words.
+    options: `overlay` and `scale`.
+    """
+    return write_pictures(_items(batch, described, encoder), folder, origin=f"Maps: {way}. ", **options)
 
 
 def figure_of(
@@ -44,20 +47,20 @@ def figure_of(
     encoder: Encoder | Task,
     paper: Paper,
     way: str,
-    **look: Any,
+    **options: Any,
 ) -> Any:
-    """A figure with a row for each image; see `write_pages`."""
+    """Draw a figure with a row for each image; see `write_pages`."""
     from vision_attn.viz.figures.maps import Options, rows_figure  # imports matplotlib
 
     items, titles = _items(batch, described, encoder), [caption.text for caption in described]
-    return rows_figure([[item] for item in items], titles, paper, Options(**look), origin=way)
+    return rows_figure([[item] for item in items], titles, paper, Options(**options), origin=way)
 
 
 def _items(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task) -> list[PageItem]:
-    """What pages, pictures and figures show of each image."""
+    """Return the items of pages, pictures and figures: one for each image."""
     pictures, described, seen = zip(*pictured(batch, described, encoder), strict=True)
-    kind, names = "film" if encoder.frames > 1 else "image", zip(batch.files, batch.ids, strict=True)
-    titles = [Path(str(file)).name if file else f"{kind} {key}" for file, key in names]
+    noun, names = "film" if encoder.frames > 1 else "image", zip(batch.files, batch.ids, strict=True)
+    titles = [Path(str(file)).name if file else f"{noun} {key}" for file, key in names]
     truth = {"references": batch.references, "boxes": batch.boxes, "seen": seen}
     return items_of(titles, pictures, described, frames=encoder.frames, **truth)
 
@@ -65,23 +68,26 @@ def _items(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: En
 def pictured(
     batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task
 ) -> list[tuple[Image.Image, DecodedCaption, Extent]]:
-    """Each photograph, or drawn image, with its caption, and the part of it that the encoder sees, in which the maps
-    lie; of a film its frames, as the encoder sees them. See `_over_objects` for annotation vectors that another program
-    computed. encoder: or a task that sees photographs as it has `fit`."""
+    """Return each photograph, or drawn image, with its caption, and the part of it that the encoder sees, in which the
+    maps lie. A film becomes its frames, as the encoder sees them. See `_over_objects` for annotation vectors that
+    another program computed.
+
+    encoder: an encoder, or a task that sees photographs by its `fit`.
+    """
     vectors = getattr(batch, "vectors", ()) or [None] * len(described)  # a batch of one's own may lack the field
-    found = []
+    shown = []
     for file, image, given, caption in zip(batch.files, batch.images, vectors, described, strict=True):
         if given is not None:
             assert isinstance(encoder, Encoder)
-            found.append(_over_objects(caption, file, given, encoder))
+            shown.append(_over_objects(caption, file, given, encoder))
         elif file is not None and encoder.frames > 1:
-            found.append((strip(open_film(file, encoder.frames), encoder.fit), caption, WHOLE))
+            shown.append((strip(open_film(file, encoder.frames), encoder.fit), caption, WHOLE))
         elif file is not None:
-            found.append(_with_part(file, caption, encoder))
+            shown.append(_with_part(file, caption, encoder))
         else:
             drawn = image if image.dim() == 3 else torch.cat([*image], dim=2)  # the frames of a film, side by side
-            found.append((Image.fromarray(drawn.permute(1, 2, 0).cpu().numpy()), caption, WHOLE))
-    return found
+            shown.append((Image.fromarray(drawn.permute(1, 2, 0).cpu().numpy()), caption, WHOLE))
+    return shown
 
 
 def _with_part(
@@ -92,10 +98,11 @@ def _with_part(
 
 
 def _over_objects(
-    described: DecodedCaption, file: Path | Encoded, vectors: Path | Entry, encoder: Encoder
+    described: DecodedCaption, file: Path | Encoded, vectors: Path | VectorEntry, encoder: Encoder
 ) -> tuple[Image.Image, DecodedCaption, Extent]:
-    """If the boxes of regions that lie on no grid are known, the whole photograph, with maps over it; if they are not,
-    no map. Regions on a grid are drawn as those of any encoder."""
+    """Return the photograph and its caption for annotation vectors that another program computed. Regions on a grid are
+    drawn as those of any encoder. If regions lie on no grid, the maps are drawn on the whole photograph where the boxes
+    of the regions are known, and left out where they are not."""
     boxes, seen = None, described.seen
     if encoder.grid[0] == 1 and seen is not None:
         boxes = read_boxes(vectors, lambda: open_photograph(file).size)

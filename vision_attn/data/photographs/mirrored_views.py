@@ -22,17 +22,17 @@ class Views(Sequence[View]):
         """Raises UserError if a file is in two splits."""
         self.splits = list(splits.values())
         self.ends = np.cumsum([len(members) for members in self.splits])
-        names = [name for part in self.splits for name in part.all_names()]
+        names = [name for photographs in self.splits for name in photographs.all_names()]
         order = sorted(range(len(names)), key=names.__getitem__)
-        new = [True, *(names[one] != names[other] for one, other in pairwise(order))][: len(order)]
+        new = [True, *(names[before] != names[after] for before, after in pairwise(order))][: len(order)]
         self.photographs = np.fromiter(compress(order, new), dtype=np.int64)
         """The photograph of each view, counted through all splits."""
-        rows = np.empty(len(names), dtype=np.int64)
-        rows[order] = np.cumsum(new) - 1
-        self.rows = dict(zip(splits, np.split(rows, self.ends[:-1]), strict=True))
+        view_indices = np.empty(len(names), dtype=np.int64)
+        view_indices[order] = np.cumsum(new) - 1
+        self.view_indices = dict(zip(splits, np.split(view_indices, self.ends[:-1]), strict=True))
         """The view of each photograph, by split."""
         self._refuse_shared()
-        self.mirrored = np.unique(self.rows["train"][: None if flips else 0])
+        self.mirrored = np.unique(self.view_indices["train"][: None if flips else 0])
         """The views that follow once more, mirrored."""
         self.numbers = range(len(self.photographs) + len(self.mirrored))
 
@@ -42,9 +42,9 @@ class Views(Sequence[View]):
     def __getitem__(self, number: slice) -> "Views": ...
     def __getitem__(self, number: int | slice) -> "View | Views":
         if isinstance(number, slice):
-            part = copy(self)
-            part.numbers = self.numbers[number]
-            return part
+            views = copy(self)
+            views.numbers = self.numbers[number]
+            return views
         return next(self._views([self.numbers[number]]))
 
     def __iter__(self) -> Iterator[View]:
@@ -67,31 +67,31 @@ class Views(Sequence[View]):
     def _refuse_shared(self) -> None:
         """Raise UserError if a file is in two splits."""
         owner = np.full(len(self.photographs), -1)
-        for number, (split, rows) in enumerate(self.rows.items()):
-            if (owner[rows] >= 0).any():
-                shared = int(np.argmax(owner[rows] >= 0))
-                other = list(self.rows)[owner[rows[shared]]]
-                more = int((owner[rows] >= 0).sum()) - 1
+        for number, (split, view_indices) in enumerate(self.view_indices.items()):
+            if (owner[view_indices] >= 0).any():
+                shared = int(np.argmax(owner[view_indices] >= 0))
+                other = list(self.view_indices)[owner[view_indices[shared]]]
+                more = int((owner[view_indices] >= 0).sum()) - 1
                 raise UserError(
                     f"{self.splits[number].file(shared)} is in two splits, {other} and {split}"
                     + (f", and so are {more:,} others of {split}" if more else "")
                 )
-            owner[rows] = number
+            owner[view_indices] = number
 
     def parts(self) -> "list[Views]":
         """The photographs, and those that are mirrored, as far as there are any: each has a cache of its own, so that
         mirroring uses the existing one."""
         count = len(self.photographs)
-        return [part for part in (self[:count], self[count:]) if len(part)]
+        return [views for views in (self[:count], self[count:]) if len(views)]
 
     def ids(self) -> Iterator[int | str]:
         """The id of each photograph, without the mirrored ones."""
         starts = np.array([0, *self.ends[:-1]])
         splits = np.searchsorted(self.ends, self.photographs, side="right")
         for split, number in zip(splits.tolist(), (self.photographs - starts[splits]).tolist(), strict=True):
-            part = self.splits[split]
-            yield json.loads(part.ids.text(part.members.item(number)))
+            photographs = self.splits[split]
+            yield json.loads(photographs.ids.text(photographs.members.item(number)))
 
-    def mirrors(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def mirrors(self, view_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Indices of the mirrored views of training photographs."""
-        return len(self.photographs) + np.searchsorted(self.mirrored, rows)
+        return len(self.photographs) + np.searchsorted(self.mirrored, view_indices)

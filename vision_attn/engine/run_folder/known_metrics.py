@@ -1,4 +1,4 @@
-"""Whether the metrics of the weights that a run starts from are known already, so that it need not validate them."""
+"""Validation metrics that are known already: those stored with the weights from which a run starts."""
 
 import hashlib
 from pathlib import Path
@@ -15,13 +15,13 @@ from vision_attn.system.files import digest, read_json, shipped
 from vision_attn.task import Source
 
 TRAINING = ("criteria", "word_vectors")
-"""Keys of a task in a config that training alone depends on."""
+"""Keys of a task in a config that matter in training alone."""
 
 
 def validation_key(folder: Path, task: nn.Module, data: Source) -> str | None:
-    """What the metrics of validation depend on: the weights, the split, and the task's settings, its way of decoding
-    among them; but not the device, nor how many captions of an image `nll` is of. None where it is not known: the
-    source does not say what its split is, or the run in `folder` has no config."""
+    """Return a checksum of everything that the metrics of validation depend on: the weights, the split, and the task's
+    settings, including those of decoding. It leaves out the device, and how many captions of an image `nll` counts.
+    Returns None if the source has no identity of its split, or the run in `folder` has no config."""
     split, config = data.identity("val"), folder / "config.yaml"
     if split is None or not config.is_file():
         return None
@@ -29,17 +29,17 @@ def validation_key(folder: Path, task: nn.Module, data: Source) -> str | None:
     given = settings.get("init_args") if isinstance(settings, dict) else None
     if isinstance(given, dict):
         settings = {**settings, "init_args": {key: value for key, value in given.items() if key not in TRAINING}}
-    found = hashlib.sha256(digest([split, settings]).encode())
+    checksum = hashlib.sha256(digest([split, settings]).encode())
     for name, tensor in sorted(task.state_dict().items()):
         if not name.startswith(tuple(getattr(task, "own", ()))):
-            found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            found.update(_bytes(tensor))
-    return found.hexdigest()
+            checksum.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            checksum.update(_bytes(tensor))
+    return checksum.hexdigest()
 
 
 def known_metrics(run: Run, task: nn.Module, data: Source) -> dict[str, float]:
-    """The metrics that are stored with the weights that a run starts from, if they are those of this task on this data;
-    else none."""
+    """Return the metrics that are stored with the weights from which a run starts, if they are those of this task on
+    this data; otherwise {}."""
     folder = shipped(run.start_from or "")
     best = folder if folder.name == "best" else folder / "best"
     try:

@@ -1,4 +1,4 @@
-"""Captioned images that are drawn as they are needed, from a grammar that knows what they show."""
+"""Base class of data sets of images that are drawn as they are needed, with captions from a grammar."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -11,21 +11,22 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
 from vision_attn.data.caption_batch import CaptionBatch
-from vision_attn.data.generated import Generated
+from vision_attn.data.generated_images import GeneratedImages
 from vision_attn.data.random_streams import FIXED
 from vision_attn.data.vocabulary import UNKNOWN, VocabularySource
 from vision_attn.task import SPLITS, Static
 
 
-class Drawn(VocabularySource, Generated):
-    """Base class of such data sets. A subclass samples their choices, and says what follows from these: `pixels`,
-    `texts` and `truth`. It also has `rows`, the captions of an image in a batch, and a `vocabulary`."""
+class DrawnCaptions(VocabularySource, GeneratedImages):
+    """Base class of drawn images with captions. A subclass samples random choices, and makes from them the `pixels`,
+    the captions (`texts`) and the boxes (`truth`). It also has `rows`, the number of captions of an image in a batch,
+    and a `vocabulary`."""
 
     rows: int
     content_words: frozenset[str]
-    """The words that name what is drawn; `boxes` of a batch has those that occur in the image."""
+    """The words that name drawn objects. `boxes` of a batch has those that occur in the image."""
     num_references = 2000
-    """Images whose captions stand for those of all training images, which are new in every epoch."""
+    """The number of images whose captions stand for those of all training images, which are new in every epoch."""
     plain = True
     """Whether captions are words with spaces between them, which are split many times faster than other text."""
 
@@ -38,22 +39,25 @@ class Drawn(VocabularySource, Generated):
         raise NotImplementedError
 
     def truth(self, samples: Any, image: int) -> dict[str, list[tuple[float, ...]]]:
-        """Where what each content word names is: see `CaptionBatch.boxes`."""
+        """The boxes of the objects that each content word names: see `CaptionBatch.boxes`."""
         raise NotImplementedError
 
     def train(self, epoch: int, **options: int) -> Iterator[CaptionBatch]:
         return map(self.at_one_shape, super().train(epoch, **options))
 
     def at_one_shape(self, batch: CaptionBatch) -> CaptionBatch:
-        """Pad the rows of a training batch to `longest`, or more: an image may have more words than those looked at."""
+        """Pad the rows of a training batch to `longest`, or further where one of its images has more words."""
         longest = tuple(map(max, self.longest, (batch.words != PAD).sum(dim=2).amax(dim=0).tolist()))
         words = F.pad(batch.words, (0, longest[0] - batch.words.shape[2]), value=PAD)
         return batch._replace(words=words, lengths=Static([longest] * len(words)))
 
     @cached_property
     def longest(self) -> tuple[int, ...]:
-        """The most words of each row of an image, longest first, of `num_references` images: batches have one shape."""
-        lengths = -np.sort([[-len(self.encode(text)) for text in each[: self.rows]] for each in self.references()])
+        """The largest number of words of each row, longest row first, among `num_references` images. All batches get
+        this shape."""
+        lengths = -np.sort(
+            [[-len(self.encode(text)) for text in captions[: self.rows]] for captions in self.references()]
+        )
         return tuple(lengths.max(axis=0).tolist())
 
     def batch(self, name: str, samples: Any, ids: Sequence[int]) -> CaptionBatch:
