@@ -103,7 +103,7 @@ def cores(patch: pytest.MonkeyPatch, number: int) -> None:
 
 def threads_to_try(patch: pytest.MonkeyPatch, *numbers: int) -> None:
     """Runs and commands may try these numbers of threads, whatever the machine has."""
-    for module in ("engine.device_settings", "system.turns"):
+    for module in ("engine.device_settings", "system.locks"):
         patch.setattr(f"vision_attn.{module}.numbers_to_try", lambda device: numbers)
 
 
@@ -120,7 +120,7 @@ def large_captions(patch: pytest.MonkeyPatch) -> None:
 
 def shards(patch: pytest.MonkeyPatch, images: int) -> None:
     """A file of the cache of features holds so many images in place of thousands."""
-    patch.setattr("vision_attn.data.photographs.features.SHARD", images)
+    patch.setattr("vision_attn.data.photographs.annotation_vectors.features.SHARD", images)
 
 
 def no_triton(patch: pytest.MonkeyPatch) -> None:
@@ -142,3 +142,30 @@ def casts(patch: pytest.MonkeyPatch) -> None:
 def progress_at_once(patch: pytest.MonkeyPatch) -> None:
     """Progress is told from the first second on."""
     patch.setattr("vision_attn.system.console.SECONDS", 0.0)
+
+
+def half_precision(patch: pytest.MonkeyPatch, fast: bool) -> None:
+    """The processor multiplies bf16 by instructions of its own, or many times slower than float32."""
+    patch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda: fast)
+
+
+def profiled_after(patch: pytest.MonkeyPatch, steps: int) -> None:
+    """A profile begins after so many steps: those of a test are few."""
+    patch.setattr("vision_attn.engine.profile.SKIPPED", steps)
+
+
+def trained(patch: pytest.MonkeyPatch, **metrics: float) -> None:
+    """Training takes no time and ends with these metrics, which decide what is said after it."""
+    import vision_attn.engine.fit  # noqa: F401
+
+    patch.setattr("vision_attn.engine.fit.fit", lambda **_: metrics)
+
+
+def held_photographs(patch: pytest.MonkeyPatch, pixels: Callable[..., Any]) -> None:
+    """Photographs are held by this, as in the memory of a GPU, in place of being read from their files."""
+    patch.setattr("vision_attn.data.photographs.captions.pixels", pixels)
+
+
+def a_server_that(patch: pytest.MonkeyPatch, serves: Callable[[Any], None]) -> None:
+    """`vision-attn serve` does this with its server in place of answering until it is interrupted."""
+    patch.setattr("vision_attn.web.server.Server.serve_forever", serves)

@@ -568,13 +568,9 @@ def test_captions_that_are_all_the_same_are_said_to_be(tmp_path: Path, say, caps
 
 
 def test_training_ends_with_what_to_do_where_all_captions_are_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
-    import vision_attn.engine.fit  # noqa: F401  (so that `fit` can be replaced there)
-
     films = str(ROOT / "configs" / "films.yaml")
     for path, share, said in ((SCENES, 0.9, "image"), (films, 0.9, "film"), (SCENES, 0.2, "")):
-        monkeypatch.setattr(
-            "vision_attn.engine.fit.fit", lambda share=share, **parts: {"nll": 3.0, "same_caption": share}
-        )
+        pretend.trained(monkeypatch, nll=3.0, same_caption=share)
         assert main(["train", path, f"--run.folder={tmp_path / 'run'}"]) == 0
         assert (f"90% of the {said}s have the same caption" in capsys.readouterr().out) == bool(said)
 

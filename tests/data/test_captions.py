@@ -20,7 +20,6 @@ from tests import pretend
 from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.images.squares import read_image
-from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs import mirrored_views
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
@@ -432,7 +431,7 @@ def test_crops_are_of_training_photographs_alone_and_differ_in_each_epoch(folder
     plain, options = source(folder, trainable=True), {"crops": 0.5, "trainable": True}
     captions, found = source(folder, **options), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(captions_module, "pixels", held)
+        pretend.held_photographs(patch, held)
         kept = source(folder, **options)
     for epoch in range(2):
         batches = [list(each.train(epoch, seed=0)) for each in (captions, kept, plain)]

@@ -16,7 +16,6 @@ from vision_attn.attention.scores import Additive
 from vision_attn.contracts import Fit
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.self_critical import SelfCritical
-from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.encoders.convnet import ConvNet
@@ -72,7 +71,7 @@ def test_a_captured_step_crops_and_encodes_photographs_that_are_held(tmp_path: P
             made.append(HeldPixels(views, resolution, device, fit=fit, room=NUMBER * 3 * SIDE**2))
             return made[-1]
 
-        monkeypatch.setattr(captions_module, "pixels", held)
+        pretend.held_photographs(monkeypatch, held)
         pretend.captured_steps(monkeypatch, TapeGraph)
         captured = trained(tmp_path / "captured", photographs(tmp_path), capture=True)
         resumed = trained(tmp_path / "resumed", photographs(tmp_path), capture=True, stops=[2, 3])

@@ -135,7 +135,7 @@ def test_serve_opens_runs_and_models_of_other_libraries(tmp_path, monkeypatch, c
     """Each with its weights; a mistake in a name gets the suggestion that `vision-attn look` gives."""
     run = str(write_run("sat_soft_scenes", tmp_path / "run"))
     served: list = []
-    monkeypatch.setattr(server.Server, "serve_forever", lambda self: served.extend(self.models))
+    pretend.a_server_that(monkeypatch, lambda server: served.extend(server.models))
     names = ["squeezenet1_1", run, "squeezenet1_1"]
     model = torchvision.models.get_model("squeezenet1_1")
     torch.save({name: value * 0 for name, value in model.state_dict().items()}, tmp_path / "0.pt")
