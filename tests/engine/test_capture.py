@@ -112,7 +112,7 @@ def fresh(operation, results) -> list[Tensor]:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captioners compute on a CPU as they do on a GPU: padding too, so that shapes do not depend on words."""
     monkeypatch.setattr(ragged, "readable", lambda words: False)
-    monkeypatch.setattr(likelihood, "_parts", lambda words, weight: [slice(None)])
+    monkeypatch.setattr(likelihood, "_row_groups", lambda words, weight: [slice(None)])
     monkeypatch.setattr(likelihood, "word_log_prob", keeping_logits)
     monkeypatch.setattr(Packed, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
 
