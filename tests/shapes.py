@@ -1,7 +1,8 @@
 """Shapes and types of arguments and results are checked in every call of the package.
 
 `jaxtyping.jaxtyped` alone would do, but it compiles four checks of every function when it is imported, and checks
-arguments twice in every call: a third of the time of all tests. Here one is compiled, when the function is first called.
+arguments twice in every call: a third of the time of all tests. Here one is compiled, when the function is first
+called.
 """
 
 from collections.abc import Callable

@@ -60,6 +60,17 @@ def test_no_room_has_more_than_16_files() -> None:
     assert crowded <= {"commands"}, crowded
 
 
+def test_a_public_name_of_a_class_has_one_meaning() -> None:
+    """A class that only its file uses begins with an underscore."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "vision_attn").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
+    assert len(places) > 300
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
 def test_floors_name_every_room() -> None:
     rooms = {path.stem for path in (ROOT / "vision_attn").iterdir() if path.suffix == ".py" or path.is_dir()}
     for room in rooms - {"__init__", "__pycache__"}:

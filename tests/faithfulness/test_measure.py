@@ -31,7 +31,7 @@ from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
 from vision_attn.faithfulness.measurement import Measurement, MeasureSettings, resampled
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.random_weights import from_the_output, randomised
-from vision_attn.faithfulness.report import compare, estimate, record, verdict
+from vision_attn.faithfulness.report import all_numbers, compare, estimate, verdict
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
@@ -279,7 +279,7 @@ def test_memory_stays_flat() -> None:
         assert len(measurement.examples.shown()) == 2 * EXAMPLES and len(measurement.first) == 2
         gains = [one.gain for one in measurement.examples.shown()]
         assert gains == sorted(gains, reverse=True)
-        runs.append(record(measurement))
+        runs.append(all_numbers(measurement))
     for run in runs:
         run["methods"]["occlusion"].pop("seconds")
     assert runs[0] == runs[1]
@@ -580,7 +580,7 @@ def test_one_answer_of_each_image_is_looked_at_again() -> None:
         measurement.add(str(number), image)
     assert [answer.number for answer in measurement.first] == [0, 3]
     measurement.finish()
-    numbers = record(measurement)
+    numbers = all_numbers(measurement)
     assert numbers["searched"] == numbers["checked"] == 2 and numbers["methods"]["occlusion"]["share"] == 1
 
 

@@ -227,7 +227,7 @@ def evaluate(
             deque(predicted, maxlen=0)
             world.gather_to_main(sum(sizes))
             return {}, {}
-        # What lies behind the metrics, captions.json say, is written beside its place, then renamed to name the split.
+        # Files behind the metrics, such as captions.json, get a temporary name first, then one that names the split.
         with scratch("eval", out) as folder:
             short = None
             try:

@@ -107,7 +107,7 @@ class Board:
     def __init__(self, folder: Path, step: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # What a killed run logged after its checkpoint is logged again.
+        # Lines that a killed run logged after its checkpoint are logged again.
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=0 if step is None else step + 1)
         lines = (f"    {key}: {value}" for key, value in flat(_config(folder)).items())
         self.writer.add_text("config", "\n".join(lines), step or 0)

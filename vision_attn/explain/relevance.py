@@ -166,7 +166,7 @@ def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activa
         if _has_matrix(module):
             pooled = False
         elif _POOLING.search(type(module).__name__) and args and _num_places(output) < _num_places(args[0]):
-            # Others pool tokens, as MViT does, which no convolution has made.
+            # Other models, such as MViT, pool tokens that no convolution has made.
             pooled = pooled or kept.output is None or args[0].shape == kept.output.shape
         if isinstance(output, Tensor) and not pooled and _num_places(output) > 1:
             kept.hold(output)

@@ -192,7 +192,7 @@ def _copied(nested: Nested) -> tuple[Tensor, ...]:
 def _to_onnx(program: Any, module: _Module) -> Any:
     import logging
 
-    for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which tell each thing that they fold
+    for library in ("torch.onnx", "onnxscript", "onnx_ir"):  # which report each constant that they fold
         logging.getLogger(library).setLevel(logging.ERROR)
     return torch.onnx.export(
         program, input_names=list(module.inputs), output_names=module.outputs, dynamo=True, verbose=False, optimize=True

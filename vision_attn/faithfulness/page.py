@@ -45,7 +45,7 @@ class ExamplePicture(NamedTuple):
 def write_measured(
     path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture], overlay: View = VIEW
 ) -> Path:
-    """Write the page of `numbers` (`vision_attn.faithfulness.report.record`). The first half of `examples` is the most
+    """Write the page of `numbers` (`faithfulness.report.all_numbers`). The first half of `examples` is the most
     faithful. overlay: the view of maps, see `viz.overlay`."""
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2

@@ -26,35 +26,39 @@ SHARES = ("pointing", "mass", "control")
 """The numbers that lie between 0 and 1."""
 
 
-def record(measurement: Measurement) -> dict[str, Any]:
+def all_numbers(measurement: Measurement) -> dict[str, Any]:
     """Return all numbers of a measurement as JSON.
 
-    Intervals are of 95%, over images, and None for fewer than `metrics.intervals.FEWEST` images; each is by itself, not
-    adjusted for the number of methods (`metrics.intervals.ratio`). Tests are adjusted (`holm`, `p_behind`).
+    Intervals are of 95%, over images, and None for fewer than `metrics.intervals.FEWEST` images. Each holds by itself:
+    it is not adjusted for the number of methods (`metrics.intervals.ratio`). Tests are adjusted (`holm`, `p_behind`).
 
-    answered: how many images have an answer.
+    answered: the number of images with an answer.
+    pointed: the number of answers that name an object with a box or mask.
     is_whole: whether all images were measured; False if the measurement was interrupted.
-    random_weights: whether the model has them, so that its answers mean nothing.
-    searched: of how many images the best order was searched.
-    checked: of how many images a map was compared with those of random weights.
-    pointed: how many answers name an object that has a box or mask.
-    methods: of each its areas under the `deletion` (lower is better) and the `insertion` curve (higher), the `gain`
-        over a random order (`measurement.gains`), `p_better` that it gains nothing (one-sided, adjusted for all methods
-        that vary; None of one that `is_constant`, which is not tested) and whether it `is_better` by this and by what
-        counts; the interval of how far it is `behind` the method that gains most, and `p_behind` that it is not
-        (adjusted for all pairs; both None for that method itself); the `share` of the gain of the best order that was
-        found, on the same answers (None without one); `pointing` and `mass` on objects (intervals None where no image
-        differs); whether it `is_constant`, the same weight everywhere in all maps; `sanity`, the rank correlation with
-        the maps of the model as it was after each stage of randomising its weights, and `ignores_weights`; the
-        `seconds` for a map, of which half took less.
-    control: of a captioner that can be steered the `share` of pairs of words in which one is at least twice as likely
-        where the other was said, under a map on its place, with its `interval`, and the same of `random` places
-        (`tasks.word_control`); None of other models. It is of the attention itself, so that method has it too.
-    random, best, uniform: areas of a random order and, of the answers that were searched, of the best one that was
-        found; pointing of a uniform map.
-    agreement: the mean rank correlation of each two methods. curves: means over all answers.
-    each: of each image its answers (`measurement.Measured`), with a number for each method in their order, and last for
-        a random order or a uniform map.
+    random_weights: whether the model has random weights, so that its answers mean nothing.
+    searched: the number of images whose best order was searched.
+    checked: the number of images with a map that was compared with those of random weights.
+    methods: the numbers of each method:
+        the areas under the `deletion` (lower is better) and `insertion` curve (higher), and the `gain` over a random
+        order (`measurement.gains`);
+        `p_better`, the one-sided p of no gain, adjusted for all methods that vary (None for a method that
+        `is_constant`), and whether it `is_better` by this and by a gain that counts;
+        `behind`, the interval of the distance to the method that gains most, and `p_behind`, the p of no distance,
+        adjusted for all pairs (both None for that method itself);
+        the `share` of the gain of the best order found, on the same answers (None without one);
+        `pointing` and `mass` on objects (intervals are None if no image differs);
+        `is_constant`: all maps have the same weight everywhere;
+        `sanity`, the rank correlation with the maps of the original model after each stage of randomising its weights,
+        and `ignores_weights`; the median `seconds` for a map.
+    control: for a captioner that can be steered, the `share` of pairs of words in which one is at least twice as likely
+        when the map is moved to its place, with its `interval`, and the share for `random` places
+        (`tasks.word_control`); None for other models. It is about the attention itself, so the method "attention" has
+        it too.
+    random, best, uniform: the areas of a random order; those of the best order found, for the answers that were
+        searched; the pointing of a uniform map.
+    agreement: the mean rank correlation of each pair of methods. curves: means over all answers.
+    each: the answers to each image (`measurement.Measured`), with a number for each method in order, and last for a
+        random order or a uniform map.
     """
     answers = [answer for _, answers in measurement.by_image for answer in answers]
     columns = {
@@ -132,7 +136,8 @@ def estimate(values: list[list[list[float]]]) -> Jackknife:
 
 
 def controlled(values: list[list[list[float]]]) -> dict[str, Any] | None:
-    """Return the shares that `record` calls `control`, from one value for each image and answer; None without any."""
+    """Return the shares that `all_numbers` calls `control`, from a value for each image and answer; None without
+    any."""
     if not any(values):
         return None
     estimated = estimate(values)

@@ -7,9 +7,9 @@ from torch import Tensor
 def value_before(buffer: Tensor) -> Tensor:
     """Return a copy of a buffer, for a forward pass that changes the buffer later on.
 
-    torch.compile, of every version so far (2.11 to 2.15), computes cheap values again in the backward pass, a clone
-    included, and reads the buffer for it, which by then has the new value: gradients are those of the next batch. What
-    an operator returns that the compiler does not know is kept instead.
+    Every version of torch.compile so far (2.11 to 2.15) computes cheap values, such as a clone, again in the backward
+    pass. It then reads the buffer, which has the new value by then, so that gradients are those of the next batch. This
+    operator is unknown to the compiler, which keeps its output instead.
     """
     return torch.ops.vision_attn.value_before(buffer)
 

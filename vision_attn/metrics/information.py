@@ -167,7 +167,7 @@ def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, 
         logits, after, attention = model.step(before, state, memory)
         if (
             attention is None or attention.region is not None
-        ):  # one region was seen: there is nothing that was approximated
+        ):  # hard attention saw one region: nothing was approximated
             return []
         with model.seeing_each() or nullcontext():
             rows = regions.shape[1]

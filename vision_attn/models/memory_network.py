@@ -101,7 +101,7 @@ class MemoryNetwork(Answerer):
     noise: the probability of an empty memory after a fact in training, which makes temporal vectors general (section
         4.1, "random noise": the paper adds 10% of empty memories).
     std: the standard deviation of all initial weights (section 4.2). Annotation vectors take a larger one: with small
-        scores, maps are even where the linear start ends, and what it learned is lost.
+        scores, maps are even when the linear start ends, and all that it learned is lost.
 
     Differs from the paper: an empty memory moves the temporal vectors of earlier facts, but has no weight of its own.
     The learning rate is not lower during the linear start. The config decides how rates fall: the paper halves its rate

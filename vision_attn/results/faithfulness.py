@@ -16,7 +16,7 @@ from vision_attn.faithfulness.examples import Example
 from vision_attn.faithfulness.measurement import Given, Measurement, MeasureSettings
 from vision_attn.faithfulness.own_images import OwnImages
 from vision_attn.faithfulness.page import ExamplePicture, example_sheet, write_measured
-from vision_attn.faithfulness.report import record
+from vision_attn.faithfulness.report import all_numbers
 from vision_attn.geometry.extents import Extent
 from vision_attn.results.displayable import Displayable
 from vision_attn.results.images import Picture, held, is_one, name_of, whole
@@ -47,7 +47,7 @@ class MeasureResult(Displayable):
     file: str
     """The name of the model."""
     numbers: dict[str, Any]
-    """All numbers: see `vision_attn.faithfulness.report.record`."""
+    """All numbers: see `vision_attn.faithfulness.report.all_numbers`."""
     examples: list[ExamplePicture]
     """The most and the least faithful answers, with their maps."""
 
@@ -149,7 +149,7 @@ def measure(
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """Return the result of a finished measurement."""
     pictures = [_pictured(example, measurement.subject.seen) for example in measurement.examples.shown()]
-    return MeasureResult(name, record(measurement), pictures)
+    return MeasureResult(name, all_numbers(measurement), pictures)
 
 
 def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxes | OwnImages | None:

@@ -128,8 +128,8 @@ class Describing(Task):
 
     def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
         """Return the captions that pictures show."""
-        could = self.model.mode == "expectation" and "argmax" in self.model.modes
-        with self.model.in_mode("argmax") if could else nullcontext():
+        likeliest = next((mode for mode in ("argmax", "mode") if mode in self.model.modes), None)  # "mode" until 1.1
+        with self.model.in_mode(likeliest) if likeliest and self.model.mode == "expectation" else nullcontext():
             return self.describe(batch.images.to(next(self.parameters()).device))
 
     def _by_mode(self, regions: Tensor, placed: bool) -> dict[str, list[DecodedCaption]]:

@@ -102,7 +102,7 @@ def _leading(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
         number = keys[0] - max(given, 1)
         grid = grid_of(number, shapes) if number > 1 else None
         grows = keys == list(range(keys[0], keys[0] + len(keys))) and some[0].num_queries == keys[0]
-        # A square that no convolution returned may be a guess of words.
+        # A square that no convolution returned may be a guess made from words.
         if grows and grid is not None and (grid.rows, grid.columns) in shapes and tokens in (None, grid):
             layers, tokens = [*layers, name], grid
     return None if tokens is None else ImageTokens(layers, tokens, torch.arange(tokens.tokens))

@@ -49,7 +49,7 @@ def log_prob_of_captions(
     tokenizer, ends = model.processor.tokenizer, ends_of(model)
     if not ends:
         raise UserError("this model has no token that ends a caption, so captions have no probability")
-    # What the model's own settings put before any caption has no choice, and counts as nothing.
+    # Tokens that the model's own settings put before any caption are certain: their log p is 0.
     first = getattr(generation_config(model.module), "forced_bos_token_id", None)
     before = [] if first is None else [first]
     rows = [

@@ -69,7 +69,7 @@ def _small_charts(
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
     """Draw the gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
-    `vision_attn.faithfulness.report.record`."""
+    `vision_attn.faithfulness.report.all_numbers`."""
     names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
     lines = [*reversed(names), "random"]
     steps = numbers["settings"]["steps"]
