@@ -165,9 +165,7 @@ def _gaps(model: Captioner, regions: Float[Tensor, "1 L D"], words: Int[Tensor, 
     before = torch.zeros_like(words[None, :1])
     for word in words[words != 0]:
         logits, after, attention = model.step(before, state, memory)
-        if (
-            attention is None or attention.region is not None
-        ):  # hard attention saw one region: nothing was approximated
+        if attention is None or attention.region is not None:  # hard attention saw one region: nothing was approximated
             return []
         with model.seeing_each() or nullcontext():
             rows = regions.shape[1]
