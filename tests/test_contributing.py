@@ -3,22 +3,25 @@
 import ast
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests import test_contracts
+from vision_attn import commands
 from vision_attn.commands import main
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+*PARTS, VERB = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 EXAMPLES = {
     example.group(1): example.group(0)
-    for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    for block in PARTS
     for example in [re.search(r"^class (\w+)\((?!NamedTuple).*", block, re.MULTILINE | re.DOTALL)]
 }
-BLOCKS = dict(zip(EXAMPLES, re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL), strict=True))
+BLOCKS = dict(zip(EXAMPLES, PARTS, strict=True))
 CONTRACTS = ("Captioner", "Steerable", "Encoder", "Classifier", "Evaluator", "Criterion")
 
 
@@ -57,6 +60,18 @@ def test_the_score_trains_a_captioner(tmp_path: Path, package: str) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses[-1] < losses[0]
+
+
+def test_the_subcommand_runs(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "words.py").write_text(VERB)
+    known = commands.all_verbs() | {"words": tmp_path / "words.py"}
+    monkeypatch.setattr(commands, "all_verbs", lambda: known)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "vision_attn.commands.words", None)  # is taken away afterwards
+    del sys.modules["vision_attn.commands.words"]
+    assert main(["words", "weights/drawn_scenes", "--number=3"]) == 0
+    assert len(capsys.readouterr().out.split()) == 3
+    assert main(["words", str(tmp_path)]) == 1
 
 
 def test_the_data_set_trains_a_classifier(tmp_path: Path, package: str) -> None:

@@ -55,6 +55,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "a bilinear score, a moving average": (
         "sat_hard_scenes", f"{SCORES}.scores.General", f"{LOOKS}.reinforce.MovingAverage",
     ),
+    "learned keys and queries, a gate per feature": (
+        "sat_soft_scenes", f"{SCORES}.scores.KeyQuery", "--task.model.num_gates=16",
+    ),
     "a score of places, tied embeddings": (
         "sat_soft_scenes", f"{SCORES}.location.Location", "--task.model.score.num_regions=49", "--task.model.tied=true",
     ),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.ways import prepared
 from vision_attn.attention.location import ContentLocation, EmbeddedLocation, Location
-from vision_attn.attention.scores import Additive, Cosine, Dot, Even, General, Kernel, ScaledDot
+from vision_attn.attention.scores import Additive, Cosine, Dot, Even, General, Kernel, KeyQuery, ScaledDot
 from vision_attn.commands import main
 from vision_attn.configuration.config import read
 from vision_attn.configuration.run_folder import open_run
@@ -53,6 +53,10 @@ def general(score: General, a: Tensor, h: Tensor, previous: Tensor) -> list[Tens
     return [h @ score.key.weight @ a_i for a_i in a]
 
 
+def key_query(score: KeyQuery, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
+    return [(score.key.weight @ a_i) @ (score.query.weight @ h) / math.sqrt(len(score.key.weight)) for a_i in a]
+
+
 def location(score: Location, a: Tensor, h: Tensor, previous: Tensor) -> list[Tensor]:
     return [score.query.weight[i] @ h + score.query.bias[i] for i in range(len(a))]
 
@@ -88,6 +92,7 @@ SLOW = {
     scaled_dot: partial(ScaledDot, H, H),
     cosine: partial(Cosine, H, H, sharpness=3.0),
     general: partial(General, D, H),
+    key_query: partial(KeyQuery, D, H, attention_size=7),
     location: partial(Location, D, H, num_regions=L),
     kernel: partial(Kernel, H, H, bandwidth=1.5, learned=True),
     embedded_location: partial(EmbeddedLocation, D, H, place_size=3, num_regions=L + 1),
@@ -210,7 +215,7 @@ def train(config: str | Path, folder: Path, *overrides: str) -> int:
     return main(["train", str(config), *(f"--{key}={value}" for key, value in settings.items()), *overrides])
 
 
-@pytest.mark.parametrize("score", [Additive, Dot, ScaledDot, Cosine, General, Location, ContentLocation])
+@pytest.mark.parametrize("score", [Additive, Dot, ScaledDot, Cosine, General, KeyQuery, Location, ContentLocation])
 def test_any_score_by_one_key_of_the_command_line(score, tmp_path):
     """The config has Additive and its attention_size: another score keeps arguments that it has, and drops the rest."""
     key = f"--task.model.score={score.__module__}.{score.__name__}"

@@ -46,6 +46,8 @@ VERBS = {
     "answer": Verb(lambda there, out: ["answer", there / "answerer", "--example=2", f"--out={out}", "--device=cpu"]),
     "caption": Verb(lambda there, out: ["caption", there / "captioner", there / "images", "--device=cpu",
                                         f"--out={out}", f"--csv={out / 'captions.csv'}"]),
+    "check": Verb(lambda there, out: ["check", "finetune_photographs", f"--data.images={there / 'images'}",
+                                      f"--data.annotations={there / 'said.csv'}"], writes=False),
     "classify": Verb(lambda there, out: ["classify", there / "classifier", there / "images", f"--out={out}",
                                          "--device=cpu"]),
     "compare": Verb(lambda there, out: ["compare", there / "log", f"--out={out}"]),
@@ -89,6 +91,7 @@ def write_inputs(folder: Path) -> None:
     records = [{"id": one, "image_id": one, "caption": text} for one, text in captions.items()]
     images = [{"id": one} for one in captions]
     (folder / "references.json").write_text(json.dumps({"images": images, "annotations": records}))
+    (folder / "said.csv").write_text("image,caption,split\na.png,a dog runs,train\nb.png,a cat sleeps,test\n")
     (folder / "log").mkdir()
     (folder / "log" / "config.yaml").write_text("run: {seed: 0, metric: nll}\n")
     lines = [json.dumps({"step": step, "loss": 1 / step}) + "\n" for step in (1, 2)]

@@ -101,8 +101,15 @@ def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
 
 def test_a_name_without_a_module_is_named(capsys) -> None:
     assert main(["keys", "sat_soft_scenes", "--task.model=transformer"]) == 1
-    said = "task.model: expected a class path such as vision_attn.attention.soft.Soft, got 'transformer'"
+    said = "task.model: expected a class path such as vision_attn.models.show_attend_tell.ShowAttendTell, got 'trans"
     assert said in capsys.readouterr().err
+    assert main(["keys", "sat_soft_scenes", "--task.model.score=cosine"]) == 1
+    said = "task.model.score: expected a class path, got 'cosine'; did you mean vision_attn.attention.scores.Cosine?"
+    assert said in capsys.readouterr().err
+    assert main(["keys", "sat_soft_scenes", "--optimizer=sgd"]) == 1
+    assert "optimizer: expected a class path, got 'sgd'; did you mean torch.optim.SGD?" in capsys.readouterr().err
+    assert main(["keys", "sat_soft_scenes", "--task.model.score=vision_attn.attention.soft.Soft"]) == 1
+    assert "is not a subclass of Score, as are vision_attn.attention.scores." in capsys.readouterr().err
 
 
 def test_classes_must_derive_from_what_is_expected(evil) -> None:
@@ -117,7 +124,7 @@ def test_classes_must_derive_from_what_is_expected(evil) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("Soft", "expected a class path such as vision_attn.attention.soft.Soft, got 'Soft'"),
+        ("Soft", "expected a class path, got 'Soft'; did you mean vision_attn.attention.soft.Soft?"),
         ("{class_path: helper.Evil}", "expected a class path"),
         (["helper.Evil"], "expected a class path"),
         ({"class_path": {"class_path": "helper.Evil"}}, "expected a class path"),

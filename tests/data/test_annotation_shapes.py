@@ -80,6 +80,14 @@ SHAPES = {
     "JSON lists of each split": json.dumps({split: [{"image": name, "captions": SAID[name]} for name in names]
         for split, names in LISTS.items()}, indent=1),
     "JSON lines": "".join(json.dumps({"file_name": name, "text": text}) + "\n" for name, text in PAIRS),
+    "JSON of conversations": json.dumps([{"id": n, "image": name, "conversations": [
+        {"from": "human", "value": "<image>\nDescribe it."}, {"from": "gpt", "value": text}]}
+        for n, (name, text) in enumerate(PAIRS)], indent=1),
+    "JSON lines of conversations": "".join(json.dumps({"messages": [{"role": "user", "content": "<image>"},
+        {"role": "assistant", "content": text}], "images": [name]}) + "\n" for name, text in PAIRS),
+    "JSON lines of conversations, in parts": "".join(json.dumps({"messages": [
+        {"role": "user", "content": [{"type": "image", "image": name}, {"type": "text", "text": "What is it?"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": text}]}]}) + "\n" for name, text in PAIRS),
     "JSON lines, lists": "".join(json.dumps({"image": name, "sentences": SAID[name]}) + "\n" for name in NAMES),
 }  # fmt: skip
 
@@ -108,6 +116,25 @@ def test_results_are_recognised_in_the_same_way(tmp_path: Path, shape: str) -> N
     step = 1 if "columns" in shape or "lists" in shape else len(TEXTS)
     (tmp_path / "results").write_text("\n".join([*lines[:first], *lines[first::step]]))
     assert read_results(tmp_path / "results") == {name: texts[0] for name, texts in SAID.items()}
+
+
+def conversation(*answers: str, **others: str) -> dict:
+    turns = [({"from": "human", "value": "And?"}, {"from": "gpt", "value": answer}) for answer in answers]
+    return {"conversations": [turn for pair in turns for turn in pair], **others}
+
+
+def test_a_conversation_of_several_answers_is_no_caption(tmp_path: Path, caplog) -> None:
+    """Nor is one without an image. A record with a caption keeps it, whatever its conversation says."""
+    path = tmp_path / "talk.json"
+    others = [conversation("yes", "two", image="a.jpg"), conversation("Paris")]
+    path.write_text(json.dumps([conversation("a dog", image="a.jpg"), *others]))
+    assert read_annotations(path, split="train")["train"][0].captions == ["a dog"]
+    assert f"{path}: conversations of several answers, or without an image, that are left out: 2" in caplog.messages
+    path.write_text(json.dumps([conversation("yes, a dog", image="a.jpg", caption="a dog")]))
+    assert read_annotations(path, split="train")["train"][0].captions == ["a dog"]
+    path.write_text(json.dumps(others))
+    with pytest.raises(UserError, match="talk.json has no conversation of an image with a single answer"):
+        read_annotations(path)
 
 
 def test_an_imagefolder_has_a_file_for_each_split(tmp_path: Path, caplog) -> None:

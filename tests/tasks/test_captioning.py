@@ -252,7 +252,7 @@ def test_metrics_of_ones_own_are_numbers_with_names_of_their_own(source, tmp_pat
 
     assert evaluated(mine=torch.tensor(2.0), other=np.float32(0.5)).items() >= {"mine": 2.0, "other": 0.5}.items()
     for found, said in (
-        ({"nll": 1.0}, "Measured measures nll, which is measured already: rename it"),
+        ({"nll": 1.0}, "task.evaluators.mine: Measured measures nll, which is measured already: rename it"),
         ({"mine": "good"}, "Measured measures mine, but 'good' is no number"),
         ({"mine": torch.zeros(2)}, "Measured measures mine, but .* is no number"),
     ):

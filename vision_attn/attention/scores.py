@@ -210,3 +210,28 @@ class General(Dot):
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L H"]:
         return self.key(regions)
+
+
+class KeyQuery(ScaledDot):
+    """Scaled dot product of learned projections, e_i = (W_q h)^T W_k a_i / sqrt(A), one head of Vaswani et al. 2017,
+    section 3.2.2: annotation vectors and states may have any sizes, and W_k^T W_q is a bilinear map of rank A at most.
+
+    Differs from the paper: the values are the annotation vectors themselves, unprojected.
+
+    attention_size: A, the size of the space in which states and annotation vectors are compared.
+    """
+
+    def __init__(self, region_size: int, query_size: int, *, attention_size: int = 64):
+        super().__init__(attention_size, attention_size)
+        check_range("KeyQuery", 1, 2**20, attention_size=attention_size)
+        self.key = Linear(region_size, attention_size, bias=False)
+        self.query = Linear(query_size, attention_size, bias=False)
+
+    def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
+        return super().project(self.key(regions))
+
+    def forward(
+        self, query: Float[Tensor, "B R H"], keys: Float[Tensor, "B L A"], carry: Nested = None
+    ) -> tuple[Float[Tensor, "B R L"], Nested]:
+        require("query", query, "B R H", "float", hint=ROWS)
+        return super().forward(self.query(query), keys)

@@ -40,14 +40,12 @@ from vision_attn.configuration.annotations import (
 )
 from vision_attn.configuration.options import Option, value_of
 from vision_attn.configuration.parts import PartConfig
-from vision_attn.configuration.trust import Names, Untrusted, Wrong, short
+from vision_attn.configuration.trust import Names, Untrusted, Wrong, fitting, short
 from vision_attn.system.console import suggest
 from vision_attn.system.errors import UserError
 
 CLASSES = 50
 """The largest number of classes that a config may name."""
-
-EXAMPLE = "vision_attn.attention.soft.Soft"
 
 
 class UnknownKey(Wrong):
@@ -149,8 +147,9 @@ class ConfigReader:
             if (read := single(value, type_)) is not MISSING:
                 self.names.check_number(read, key)
                 return read
-        words = [word_for(type_) for type_ in types_ if not object_of(type_)]
-        raise Wrong(key, f"expected {' or '.join(words) or f'a class path such as {EXAMPLE}'}, got {short(value)!r}")
+        if words := [word_for(type_) for type_ in types_ if not object_of(type_)]:
+            raise Wrong(key, f"expected {' or '.join(words)}, got {short(value)!r}")
+        raise _no_path(key, value, expected)
 
     def mapping(self, value: dict, element: Any, key: str, options: Sequence[Option], trusted: bool) -> dict:
         """Read a mapping. An option `--KEY.NAME=null` takes an entry away."""
@@ -174,7 +173,7 @@ class ConfigReader:
             return self.part(expected.type_, written, expected, key, options)
         path, arguments = written.get("class_path"), written.get("init_args")
         if not isinstance(path, str) or not PATH.fullmatch(path):
-            raise Wrong(key, f"expected a class path such as {EXAMPLE}, got {short(path)!r}")
+            raise _no_path(key, path, expected, before)
         self.classes += 1
         if self.classes > CLASSES:
             raise Wrong(key, f"the config names more than {CLASSES} classes")
@@ -213,6 +212,18 @@ class ConfigReader:
             return self.part(default, {}, expected, key, ()) if findable else MISSING
         as_typed = (read for type_ in types_ if (read := single(default, type_)) is not MISSING)  # 0 as a float
         return next(as_typed, default) if can_be_spelled(default) else MISSING
+
+
+def _no_path(key: str, value: Any, expected: Expected | None, before: Any = None) -> Wrong:
+    """Return the error of a value that names no class, with the path of one: that was meant, was there before, or would
+    fit."""
+    known = fitting(expected.type_) if expected else {}
+    if meant := next((path for name, path in known.items() if str(value).casefold() == name.casefold()), None):
+        return Wrong(key, f"expected a class path, got {short(value)!r}; did you mean {meant}?")
+    there = before.get("class_path") if isinstance(before, dict) else before
+    if not isinstance(there, str) or not PATH.fullmatch(there):
+        there = next(iter(known.values()), None)
+    return Wrong(key, f"expected a class path{f' such as {there}' if there else ''}, got {short(value)!r}")
 
 
 def _join(key: str, name: str) -> str:

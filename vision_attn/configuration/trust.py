@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from vision_attn.system.console import printable, suggest
+from vision_attn.system.console import few, printable, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source
 
@@ -145,10 +145,31 @@ def _checked(constructor: Any, path: str, type_: type, key: str) -> Any:
         except TypeError:  # a protocol with attributes: only instances can be checked against it
             derives = issubclass(constructor, (nn.Module, Source))
         if not derives:
-            raise Wrong(key, f"{short(path)} is not a subclass of {type_.__name__}")
+            others = few([*fitting(type_).values()])
+            raise Wrong(key, f"{short(path)} is not a subclass of {type_.__name__}{others and f', as are {others}'}")
     elif not callable(constructor):
         raise Wrong(key, f"{short(path)} is neither a class nor a function")
     return constructor
+
+
+def fitting(type_: type) -> dict[str, str]:
+    """Return the paths of the subclasses of `type_` that are imported, by their names: those of this package, or else
+    all. Those without subclasses come first, since others may be mere bases."""
+    classes = [] if type_ is object else [*type.__subclasses__(type_)]
+    for one in classes:
+        classes += [other for other in type.__subclasses__(one) if other not in classes]
+    named = [one for one in classes if one.__name__ == one.__qualname__ and one.__name__[0] != "_"]
+    own = [one for one in named if _within(one.__module__, MODULES)]
+    ordered = sorted(own or named, key=lambda one: bool(type.__subclasses__(one)))
+    return {one.__name__: f"{_public(one)}.{one.__name__}" for one in ordered}
+
+
+def _public(type_: type) -> str:
+    """Return the shortest name of a module that has this class: of torch.optim.adamw.AdamW, torch.optim."""
+    module = type_.__module__
+    while (parent := module.rpartition(".")[0]) and getattr(sys.modules.get(parent), type_.__name__, None) is type_:
+        module = parent
+    return module
 
 
 def as_packages(packages: str | Iterable[str]) -> tuple[str, ...]:

@@ -19,10 +19,11 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.word_spacing import shown
 
 
-def measures(evaluator: Evaluator, known: Collection[str]) -> dict[str, float]:
-    """Return the metrics of an evaluator as Python numbers. Raises UserError, which names the evaluator, for values
-    that are no numbers and for names that other metrics have, the `known` ones."""
-    name, numbers = type(evaluator).__name__, {}
+def measures(evaluator: Evaluator, known: Collection[str], key: str = "") -> dict[str, float]:
+    """Return the metrics of an evaluator as Python numbers. Raises UserError, which names the evaluator and its key in
+    the config, if it has one, for values that are no numbers and for names that other metrics have, the `known` ones.
+    """
+    name, numbers = f"{key}: {type(evaluator).__name__}" if key else type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
         raise UserError(f"{name}.compute must return a dict of numbers by name, not {measured!r:.80}")
     for metric, value in measured.items():

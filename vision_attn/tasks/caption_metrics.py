@@ -49,9 +49,10 @@ class EvaluatorGroup:
         """
         means = {name: total / self.images[name] for name, total in self.totals.items()}
         metrics: dict[str, float] = {}
-        for evaluator in (*self.standard, *self.added.values()):
+        added = [(f"task.evaluators.{name}", evaluator) for name, evaluator in self.added.items()]
+        for key, evaluator in [*(("", evaluator) for evaluator in self.standard), *added]:
             try:
-                metrics |= measures(evaluator, known=metrics.keys() | means.keys())
+                metrics |= measures(evaluator, known=metrics.keys() | means.keys(), key=key)
                 if folder is not None:
                     evaluator.write(folder)
             except Exception as error:

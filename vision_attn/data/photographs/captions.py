@@ -148,6 +148,11 @@ class Captions(Captioned):
         """All photographs with captions, by split, in the order of the sources and of their annotation files."""
         return joined(self._read)
 
+    def located(self, *, films: bool = False) -> dict[str, dict[str, Photographs]]:
+        """Return the photographs of each source whose files are there, by split, and log how many are missing. None is
+        opened."""
+        return {source.name: source.located(self._read[source.name], films=films) for source in self.sources}
+
     def captions_of_words(self) -> Iterator[str]:
         self._members("train")  # or an error says that there are none
         texts = [self._read[source.name]["train"].captions for source in self.sources if source.new_words]
@@ -215,10 +220,7 @@ class Captions(Captioned):
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
         """Find the photographs of each source, and which of them are copies of those of another split."""
-        self._located = {
-            source.name: LocatedSource(source.located(self._read[source.name], films=films), flips=flips)
-            for source in self.sources
-        }
+        self._located = {name: LocatedSource(splits, flips=flips) for name, splits in self.located(films=films).items()}
         if self.without_copies and not films and self._only != "test":  # of which none are left out
             leave_out_copies(self._located, cache)
 

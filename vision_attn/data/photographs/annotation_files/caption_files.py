@@ -1,26 +1,19 @@
 """Read the captions of photographs from a file of any shape, which is recognised by its content."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.data.photographs.annotation_files.caption_values import Marks, list_in, texts
-from vision_attn.data.photographs.annotation_files.film_shapes import (
-    activitynet,
-    is_activitynet,
-    is_msr_vtt,
-    msr_vtt,
-    msvd_lines,
-    msvd_rows,
-)
+from vision_attn.data.photographs.annotation_files.film_shapes import msvd_lines, msvd_rows
 from vision_attn.data.photographs.annotation_files.hub_datasets import is_dataset, read_rows
 from vision_attn.data.photographs.annotation_files.image_lists import coco, coco_by_id, expected, karpathy
+from vision_attn.data.photographs.annotation_files.json_shapes import as_records
 from vision_attn.data.photographs.annotation_files.samples import captioned_files, captions_of_files
 from vision_attn.data.photographs.photograph import Photograph, checked_name, one_line
 from vision_attn.data.record_files import Content, Records, read_content, read_records
-from vision_attn.data.tables import places_of
-from vision_attn.system.console import printable
+from vision_attn.system.console import few, printable
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, split_named
@@ -30,6 +23,8 @@ METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 TITLES = ("captions", "annotations", "results")
 """Names without their endings that a file of captions has in a folder of several files."""
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow")
+SHOWN = 8
+"""Keys of a record that a message names."""
 Columns = Mapping[str, str | int]
 log = logging.getLogger(__name__)
 
@@ -172,66 +167,13 @@ def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
 
 
 def recognised(path: Path) -> Content:
-    """Read a file that may hold captions. Records in a JSON object become a list of records; an object in another shape
-    is that of COCO or of Karpathy, if it holds captions."""
+    """Read a file that may hold captions. What fits one of `json_shapes` becomes a list of records; an object in
+    another shape is that of COCO or of Karpathy, if it holds captions."""
     content = read_content(path)
-    if content.shape == "table" and (lines := msvd_lines(content.value)):
-        return Content("MSVD's text", lines)
-    if isinstance(content.value, dict) and content.value.keys().isdisjoint(("images", "annotations")):
-        for shape, fits, records in OBJECTS:
-            if fits(content.value):
-                return Content(shape, records(content.value))
-    return content
-
-
-def _all(value: dict[str, Any], holds: Callable[[str, Any], bool]) -> bool:
-    return bool(value) and all(holds(key, item) for key, item in value.items())
-
-
-def _are(values: Any, item_type: type) -> bool:
-    return isinstance(values, list) and all(isinstance(item, item_type) for item in values)
-
-
-def _textcaps(records: list[dict]) -> list[dict]:
-    """Merge TextCaps' records into one for each image: each has one caption, and mostly all captions of the image as
-    well."""
-    captions: dict[Any, dict[str, None]] = {}
-    for record in records:
-        said = [record["caption_str"], *(record.get("reference_strs") or ())]
-        captions.setdefault(record.get("image_id"), {}).update(dict.fromkeys(map(str, said)))
-    return [{"image": image, "caption": [*texts]} for image, texts in captions.items()]
-
-
-OBJECTS: tuple[tuple[str, Callable[[dict], bool], Callable[[dict], list[dict]]], ...] = (
-    ("MSR-VTT's JSON", is_msr_vtt, msr_vtt),
-    (
-        "ActivityNet's JSON, in which the sentences of a film are its caption",
-        is_activitynet,
-        activitynet,
-    ),
-    (
-        "TextCaps' JSON",
-        lambda value: _are(value.get("data"), dict) and all("caption_str" in record for record in value["data"]),
-        lambda value: _textcaps(value["data"]),
-    ),
-    (
-        "JSON of one record",
-        lambda value: any(places_of(tuple(value), ("image", "caption"), {})),
-        lambda value: [value],
-    ),
-    (
-        "JSON lists of each split",
-        lambda value: _all(value, lambda name, records: split_named(name) in SPLITS and _are(records, dict)),
-        lambda value: [record | {"split": split} for split, records in value.items() for record in records],
-    ),
-    (
-        "JSON of captions by image",
-        lambda value: _all(value, lambda _, captions: isinstance(captions, str) or _are(captions, str)),
-        lambda value: [{"image": name, "caption": captions} for name, captions in value.items()],
-    ),
-)
-"""The shapes of JSON objects with records: a name, a function that recognises the shape, and one that returns its
-records."""
+    if content.shape == "table":
+        lines = msvd_lines(content.value)
+        return Content("MSVD's text", lines) if lines else content
+    return as_records(path, content)
 
 
 def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str], list[str], Any]]:
@@ -246,7 +188,8 @@ def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str]
             continue
         for key in ("image", "caption"):
             if record.get(key) is None:
-                raise UserError(f"{where} has no {key}; each must have image and caption")
+                has = few([printable(str(name)[:60]) for name in record if record[name] is not None], most=SHOWN)
+                raise UserError(f"{where} has no {key}; each must have image and caption{has and f', not only {has}'}")
         yield where, _images(where, record["image"]), texts(where, record["caption"], marks), record.get("split")
     marks.told()
 
