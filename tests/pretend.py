@@ -47,7 +47,7 @@ def captioners_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
         return word_log_prob(*given, weighted=True, **options)
 
     unread_words(patch)
-    patch.setattr("vision_attn.fast.likelihood._parts", lambda words, weight: [slice(None)])
+    patch.setattr("vision_attn.fast.likelihood._row_groups", lambda words, weight: [slice(None)])
     patch.setattr("vision_attn.fast.likelihood.word_log_prob", keeping_logits)
     patch.setattr(
         "vision_attn.fast.models.recurrent.Packed.from_words",
@@ -151,7 +151,7 @@ def half_precision(patch: pytest.MonkeyPatch, fast: bool) -> None:
 
 def profiled_after(patch: pytest.MonkeyPatch, steps: int) -> None:
     """A profile begins after so many steps: those of a test are few."""
-    patch.setattr("vision_attn.engine.profile.SKIPPED", steps)
+    patch.setattr("vision_attn.engine.timing.profile.SKIPPED", steps)
 
 
 def trained(patch: pytest.MonkeyPatch, **metrics: float) -> None:

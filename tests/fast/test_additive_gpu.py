@@ -211,11 +211,11 @@ def test_the_device_decides(monkeypatch) -> None:
     monkeypatch.setattr(versions, "runs_on", lambda device: True)
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
-        assert versions.fused("additive", query) is additive_gpu
-        assert versions.fused("additive", query.cpu()) is not additive_gpu
-        assert versions.fused("additive", query.half()) is versions.fused("weighted_sum", query) is None
+        assert versions.fast_version("additive", query) is additive_gpu
+        assert versions.fast_version("additive", query.cpu()) is not additive_gpu
+        assert versions.fast_version("additive", query.half()) is versions.fast_version("weighted_sum", query) is None
         pretend.no_triton(monkeypatch)
-        assert versions.fused("additive", query) is None
+        assert versions.fast_version("additive", query) is None
 
 
 @CPU

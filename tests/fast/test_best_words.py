@@ -18,7 +18,7 @@ BARRED = torch.tensor([0, 2])
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.best_words.cpu", reason="numba is not installed")
-        assert versions.fused("best_words", torch.zeros(1, 1)) is not None
+        assert versions.fast_version("best_words", torch.zeros(1, 1)) is not None
     with versions.without_loops(request.param != "loops"):
         yield
 
