@@ -89,8 +89,8 @@ def _conversations(path: Path, value: list[Record]) -> list[Record]:
 
 
 def _parts(turn: Record) -> Iterator[Record]:
-    said = turn.get("value", turn.get("content"))
-    yield from said if _are(said, dict) else [{"text": said}]
+    content: Any = turn.get("value", turn.get("content"))
+    yield from content if _are(content, dict) else [{"text": content}]
 
 
 def _texts(turn: Record) -> list[str]:
