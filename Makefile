@@ -16,8 +16,9 @@ demo: .venv/.made
 test: .venv/.made
 	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
 
-# Fourteen tests that take a third as long as all others, and seldom fail: mypy on the package, the installed wheel,
-# kernels on an interpreter, pycocoevalcap's METEOR, every row of `reproduce`, the day of a GPU, encoders of full size.
+# Sixteen tests that take half as long as all others, and seldom fail: mypy on the package, the installed wheel, kernels
+# on an interpreter, pycocoevalcap's METEOR, torchrun, every row of `reproduce`, the day of a GPU, encoders of full size,
+# tables of benchmarks, every kind of model in four threads.
 test-slow: .venv/.made
 	.venv/bin/python -m pytest -m slow --durations=0
 

@@ -18,9 +18,7 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 
 import torch
 
-from tests import ways
-from tests.scoring import quickly
-from vision_attn.metrics.coco import captions
+from tests import pretend, scoring, ways
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
 torch.set_num_threads(1)  # also where torch was imported before
@@ -83,8 +81,7 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def onednn_for_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of the sizes of tests are too small for oneDNN otherwise."""
-    monkeypatch.setattr("vision_attn.fast.products.SMALL", 0)
+    pretend.small_products(monkeypatch)
 
 
 @pytest.fixture(params=ways.WAYS)
@@ -99,4 +96,4 @@ def both_ways(request: pytest.FixtureRequest) -> Iterator[str]:
 def metrics_without_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions are scored in this process: starting others takes seconds. Not in tests marked `processes`."""
     if request.node.get_closest_marker("processes") is None and request.node.get_closest_marker("chaos") is None:
-        monkeypatch.setattr(captions, "run", quickly)
+        scoring.in_this_process(monkeypatch)

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from vision_attn.metrics.coco import isolated, scorers
 from vision_attn.metrics.coco import sums as corpus_sums
+from vision_attn.metrics.evaluators import CaptionScores
 
 PLAIN = re.compile("[a-z ]*")
 """Captions that the tokenizer keeps as they are."""
@@ -33,6 +35,16 @@ def quickly(jobs: Iterable[str], folder: Path, *, time_limit: float) -> dict[str
         else:
             answers[job] = isolated.JobResult(getattr(scorers, job)(folder))
     return answers
+
+
+def in_this_process(patch: pytest.MonkeyPatch) -> None:
+    """Captions are scored by `quickly`."""
+    patch.setattr("vision_attn.metrics.coco.captions.run", quickly)
+
+
+def by(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Runs are evaluated by these metrics of captions: all take long."""
+    patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_, **__: CaptionScores(list(names)))
 
 
 def exact_meteor(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> scorers.Scores:

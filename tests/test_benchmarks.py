@@ -19,7 +19,7 @@ from benchmarks.input_attention import InputAttention, best_of_sorted, input_att
 from benchmarks.peers import operations
 from benchmarks.shapes import LENGTHS, QUICK, Shapes, random_batch
 from benchmarks.show_attend_tell import ours
-from tests import references
+from tests import pretend, references
 from tests.untrained import write_run
 from vision_attn.contracts import Captioner
 from vision_attn.decode import beam_search, greedy
@@ -30,6 +30,7 @@ MARKS = {"gpu": GPU}
 SIZES = Shapes(images=3, rows=2, regions=5, region_size=6, hidden=7, attention=8, word=9, vocabulary=11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in TABLES])
 def test_every_table_is_made(name: str, monkeypatch) -> None:
     if name == "compiled":  # takes minutes; that compiled steps equal eager ones is tested with the engine
@@ -65,7 +66,7 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
 
 def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["captions", "--quick", f"--folder={tmp_path}"])
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.LARGE", 0)
+    pretend.large_captions(monkeypatch)
     many_captions.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row.split("|")[1].strip() for row in rows] == ["", "first start", "second start"]
@@ -179,6 +180,7 @@ def test_the_graphs_of_an_epoch_are_counted(config: str, expected: str) -> None:
     assert expected in graphs.row(config, 2, ["--data.batch_size=4"])
 
 
+@pytest.mark.slow
 def test_faithfulness_of_a_run_on_scenes(tmp_path, monkeypatch, capsys) -> None:
     run = write_run("sat_soft_scenes", tmp_path / "run", "--task.min_words=4", "--task.no_repeat=1")
     monkeypatch.setattr(sys, "argv", ["faithfulness", str(run), "--quick", f"--out={tmp_path / 'out'}",

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from benchmarks.gpu.cases import capture
 from benchmarks.measure import accelerated
 from benchmarks.show_attend_tell import Side, training_step
+from tests import pretend
 from tests.fake_mnist import write_mnist
 from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.attention.hard import sample
@@ -178,7 +179,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SameRegions()
     monkeypatch.setattr("vision_attn.attention.hard.sample", same)
-    monkeypatch.setattr("vision_attn.fast.ragged.readable", lambda words: False)  # the same rows are sampled for
+    pretend.unread_words(monkeypatch)  # the same rows are sampled for
     task, batch = made(config, digits)
     expected, slope = gradients(task, batch, "cpu")
     same.again()

@@ -7,9 +7,8 @@ import tarfile
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks.gpu import day as days
 from benchmarks.gpu import pack as packs
-from benchmarks.gpu.day import Part, carried_out, day, parts
+from benchmarks.gpu.day import Part, all_carried_out, carried_out, parts
 from benchmarks.gpu.pack import pack
 from tests.fake_mnist import write_mnist
 from vision_attn.commands import _hints, _paper_rows, parser_of
@@ -41,26 +40,22 @@ def test_all_parts_run_on_a_cpu(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "rows" / "quick" / "table.md").is_file()
 
 
-def test_a_part_is_stopped_after_its_time_and_may_save(tmp_path, monkeypatch):
+def test_a_part_is_stopped_after_its_time_and_may_save(tmp_path):
     """By Ctrl-C; one that does not heed it is killed, with what it has started."""
-    monkeypatch.setattr(days, "PATIENCE", 50.0)
-    result = carried_out(Part("waits", ["-c", WAITS], 1), tmp_path / "log", 6.0)
+    result = carried_out(Part("waits", ["-c", WAITS], 1), tmp_path / "log", 6.0, patience=50)
     assert result.status == "stopped after its time, exit status 130"
     first, last = (tmp_path / "log").read_text().splitlines()
     assert first.endswith("training on cpu") and last.endswith("saved") and float(last.split()[0]) >= 6.0
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-    monkeypatch.setattr(days, "PATIENCE", 0.5)
-    assert "-9" in carried_out(Part("deaf", ["-c", deaf], 1), tmp_path / "log", 2.0).status
+    assert "-9" in carried_out(Part("deaf", ["-c", deaf], 1), tmp_path / "log", 2.0, patience=0.5).status
 
 
-def test_results_are_written_at_once_and_nothing_begins_without_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(days, "PATIENCE", 0.0)
+def test_results_are_written_at_once_and_nothing_begins_without_time(tmp_path):
     read_by_second = f"print(open({str(tmp_path / 'day.md')!r}).read())"
     made = [Part("first", ["-c", "print('one'); exit(3)"], 1), Part("second", ["-c", read_by_second], 1)]
-    monkeypatch.setattr(days, "parts", lambda *_: iter(made))
-    assert [one.status for one in day(tmp_path, 1)] == ["exit status 3", "exit status 0"]
+    assert [one.status for one in all_carried_out(made, tmp_path, 1, patience=0)] == ["exit status 3", "exit status 0"]
     assert "| first |" in (tmp_path / "2_second.log").read_text()
-    assert [one.status for one in day(tmp_path, 0)] == ["no time was left"] * 2
+    assert [one.status for one in all_carried_out(made, tmp_path, 0, patience=0)] == ["no time was left"] * 2
 
 
 def test_commands_of_the_day_exist(tmp_path):

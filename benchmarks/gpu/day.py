@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,13 +50,18 @@ class Result(NamedTuple):
 def day(folder: Path, minutes: float, *, quick: bool = False) -> list[Result]:
     """Run the parts within `minutes`, and write their logs and day.md into `folder`. quick: the same parts at a size
     that a CPU does in seconds."""
+    return all_carried_out(parts(folder, minutes, quick), folder, minutes)
+
+
+def all_carried_out(parts: Iterable[Part], folder: Path, minutes: float, patience: float = PATIENCE) -> list[Result]:
+    """Run parts one after the other within `minutes`."""
     folder.mkdir(parents=True, exist_ok=True)
     end, results = time.monotonic() + 60 * minutes, list[Result]()
-    for number, part in enumerate(parts(folder, minutes, quick), start=1):
-        left = end - time.monotonic() - PATIENCE
+    for number, part in enumerate(parts, start=1):
+        left = end - time.monotonic() - patience
         log = folder / f"{number}_{part.name}.log"
         if left > 0:
-            results.append(carried_out(part, log, min(left, 60 * part.minutes)))
+            results.append(carried_out(part, log, min(left, 60 * part.minutes), patience))
         else:
             results.append(Result(part, 0.0, "no time was left", log))
         (folder / "day.md").write_text(told(results), encoding="utf-8")
@@ -98,7 +103,7 @@ BEST = ["draw_mnist64", "ram_cluttered60", "ram_cluttered100", "draw_reader_clut
 """Rows that come first: those on which the documents wait, or that other rows start from."""
 
 
-def carried_out(part: Part, log: Path, seconds: float) -> Result:
+def carried_out(part: Part, log: Path, seconds: float, patience: float = PATIENCE) -> Result:
     """Run a part for at most `seconds`; its output goes to `log`, with the time of each line."""
     began, told_to_stop = time.monotonic(), False
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -115,7 +120,7 @@ def carried_out(part: Part, log: Path, seconds: float) -> Result:
         told_to_stop = True
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
+            process.wait(patience)
     finally:
         _end(process)
         reader.join(5)

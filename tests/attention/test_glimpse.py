@@ -1,12 +1,14 @@
 """The retina: against a slow, direct version, and against known results in simple cases."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests import pretend
 from vision_attn.attention.glimpse import Retina
 from vision_attn.fast import versions
 from vision_attn.fast.glimpse import FastRetina
@@ -14,13 +16,12 @@ from vision_attn.system.errors import UserError
 
 
 @pytest.fixture(params=["plain", "loops", "tensors"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Retina]:
+def kind(request: pytest.FixtureRequest) -> Iterator[type[Retina]]:
     """All ways of extracting glimpses: plain, by fused loops, and by the tensor operations that GPUs use."""
-    if request.param == "tensors":
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.glimpse.cpu", reason="numba is not installed")
-    return Retina if request.param == "plain" else FastRetina
+    with versions.without_loops(request.param == "tensors"):
+        yield Retina if request.param == "plain" else FastRetina
 
 
 def pixel(image: Tensor, y: int, x: int) -> Tensor:
@@ -140,8 +141,8 @@ def test_half_precision_changes_the_inputs_and_nothing_else(kind, dtype):
 
 
 def test_any_number_of_threads_gives_the_same_glimpses(kind, monkeypatch):
-    loops = pytest.importorskip("vision_attn.fast.loops", reason="numba is not installed")
-    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    pytest.importorskip("vision_attn.fast.loops", reason="numba is not installed")
+    pretend.threads_that_share_little(monkeypatch)
     images, locations, retina = draw(5, 2, 20, 13), 2 * draw(5, 2, 2) - 1, kind(size=6, num_scales=3)
     threads, results = torch.get_num_threads(), []
     try:

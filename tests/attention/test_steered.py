@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.engine.test_capture import PlainGraph, TapeGraph
+from tests import pretend
+from tests.graphs import PlainGraph, TapeGraph
 from vision_attn.attention.hard import Hard, StraightThrough
 from vision_attn.attention.location import ContentLocation
 from vision_attn.attention.monotonic import HardMonotonic, Monotonic
@@ -16,7 +17,7 @@ from vision_attn.attention.scores import Additive, Dot
 from vision_attn.attention.soft import Attention, AttentionOutput, Soft, normalised
 from vision_attn.attention.steered import Steered, Steering
 from vision_attn.contracts import END, Captioner
-from vision_attn.decode import Decoded, beam_search, greedy, replay, sample
+from vision_attn.decode import Decoded, beam_search, greedy, sample
 from vision_attn.fast import accelerate
 from vision_attn.fast.versions import without_loops
 from vision_attn.models.ctc import CTC
@@ -206,8 +207,7 @@ def test_a_search_that_is_replayed_reads_its_own_maps(name: str, search: str, mo
     run = partial(SEARCHES[search], regions=images().double(), max_words=T, min_words=3)
     with without_loops():
         expected = [run(Steered(model, steering)) for steering in where]
-        monkeypatch.setattr(replay, "CUDAGraph", TapeGraph)
-        monkeypatch.setattr(PlainGraph, "made", [])
+        pretend.replayed_searches(monkeypatch, TapeGraph)
         steered = Steered(model, where[0])
         for turn in range(5):
             steered.steering = where[turn % 2]

@@ -18,10 +18,10 @@ from damage import JSON, damaged, drawn, perhaps, record
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests import pretend
 from tests.data.test_features import Pool
 from vision_attn.data.digits.mnist import read_mnist
 from vision_attn.data.digits.mnist_files import FILES, read_idx
-from vision_attn.data.photographs.annotation_vectors import features
 from vision_attn.data.photographs.annotation_vectors.features import Features, cached_features
 from vision_attn.data.photographs.pixels import Pixels, View
 from vision_attn.system.errors import UserError
@@ -84,7 +84,7 @@ def test_mnist_folders(tally: Any, share: Callable[[int], int]) -> None:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[View]]:
     """A finished cache of five images in shards of two, and the images."""
-    monkeypatch.setattr(features, "SHARD", 2)
+    pretend.shards(monkeypatch, 2)
     (tmp_path / "images").mkdir()
     for number in range(5):
         Image.new("RGB", (28, 28), (40 * number, 7, 9)).save(tmp_path / "images" / f"{number}.png")

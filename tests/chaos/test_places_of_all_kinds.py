@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests import pretend
 from tests.explain.test_image_tokens import blip2, git
 from tests.explain.test_look import blip, clip, llava, saved, vit
 from tests.kinds import KINDS, check
-from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.libraries.opening import open_model
 from vision_attn.explain.look import look
 from vision_attn.system.errors import UserError
@@ -42,7 +42,7 @@ def keys(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 def test_odd_values_of_any_key_are_one_line_or_harmless(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_maps, "MOST_WORDS", 3)
+    pretend.short_captions(monkeypatch, 3)
     name, picture = saved(tmp_path / "model", make), Image.effect_noise((64, 64), 60).convert("RGB")
     cases = []
     for file in sorted((tmp_path / "model").glob("*config.json")):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import pretend
 from vision_attn.commands import main
 from vision_attn.commands.caption import remarks
 from vision_attn.data.vocabulary import Vocabulary
@@ -14,7 +15,7 @@ from vision_attn.data.vocabulary import Vocabulary
 def test_the_config_for_few_photographs_is_left_out_where_it_refuses(
     words: list[str], advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vision_attn.engine.fit.fit", lambda **_: {"same_caption": 1.0})
+    pretend.trained(monkeypatch, same_caption=1.0)
     assert main(["train", "sat_soft_small", f"--run.folder={tmp_path / 'run'}", *words]) == 0
     said = capsys.readouterr().out
     assert "100% of the images have the same caption" in said and ("finetune_photographs" in said) == advised

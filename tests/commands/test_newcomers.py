@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torchvision.models import get_model
 
+from tests import pretend
 from vision_attn.commands import _hints, caption, demo, main, train
 from vision_attn.commands import eval as evaluation
 from vision_attn.commands._files import photographs
@@ -84,6 +85,11 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
     return opened
 
 
+def a_verb_does(patch: pytest.MonkeyPatch, action: Callable[[argparse.Namespace], int]) -> None:
+    """`vision-attn demo` does this: between a verb and the terminal all verbs are alike."""
+    patch.setattr(demo, "run", action)
+
+
 def paint(*paths: Path | str) -> list[Path]:
     for path in paths:
         Image.new("RGB", (20, 20), "red").save(path, "PNG")
@@ -115,7 +121,7 @@ def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytes
     def fail(_: argparse.Namespace) -> int:
         raise UserError("\x1b[2Jone\nline" + "x" * 100_000)
 
-    monkeypatch.setattr(demo, "run", fail)
+    a_verb_does(monkeypatch, fail)
     assert main(["demo"]) == 1
     assert main(["train", "\x1b[2J.yaml"]) == 1
     with pytest.raises(SystemExit):
@@ -160,7 +166,7 @@ class PanicException(BaseException):
 def test_whatever_fails_is_one_line(error, status: int, said: str, monkeypatch, capsys) -> None:
     functions = {"error": error}
     exec(compile("def fail(_): raise error", demo.__file__, "exec"), functions)
-    monkeypatch.setattr(demo, "run", functions["fail"])
+    a_verb_does(monkeypatch, functions["fail"])
     assert main(["demo"]) == status
     captured = capsys.readouterr().err
     assert captured.startswith(f"vision-attn: {said}") and len(captured.splitlines()) == 1
@@ -176,13 +182,13 @@ def test_an_error_in_code_of_ones_own_is_not_called_a_bug_of_ours(monkeypatch, c
     def fail(_: argparse.Namespace) -> int:
         return sum([torch.zeros(2)], torch.zeros(3))  # fails in a library that this file has called
 
-    monkeypatch.setattr(demo, "run", fail)
+    a_verb_does(monkeypatch, fail)
     assert main(["demo"]) == 1
     assert "error: your own code failed: RuntimeError at test_newcomers.py:" in capsys.readouterr().err
 
 
 def test_progress_of_captions_pictures_and_metrics_is_seen_in_a_pipe(tmp_path, say, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(console, "SECONDS", 0.0)
+    pretend.progress_at_once(monkeypatch)
     paint(*(tmp_path / f"{number}.png" for number in range(3)))
     say(["a dog", "a cat", "a bird"])
     assert main(["caption", "run", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
@@ -562,13 +568,9 @@ def test_captions_that_are_all_the_same_are_said_to_be(tmp_path: Path, say, caps
 
 
 def test_training_ends_with_what_to_do_where_all_captions_are_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
-    import vision_attn.engine.fit  # noqa: F401  (so that `fit` can be replaced there)
-
     films = str(ROOT / "configs" / "films.yaml")
     for path, share, said in ((SCENES, 0.9, "image"), (films, 0.9, "film"), (SCENES, 0.2, "")):
-        monkeypatch.setattr(
-            "vision_attn.engine.fit.fit", lambda share=share, **parts: {"nll": 3.0, "same_caption": share}
-        )
+        pretend.trained(monkeypatch, nll=3.0, same_caption=share)
         assert main(["train", path, f"--run.folder={tmp_path / 'run'}"]) == 0
         assert (f"90% of the {said}s have the same caption" in capsys.readouterr().out) == bool(said)
 
@@ -641,6 +643,6 @@ def test_an_interruption_that_a_library_reports_as_its_own_error_is_one(
         except KeyboardInterrupt:
             raise ImportError("cannot load module more than once per process") from None
 
-    monkeypatch.setattr(demo, "run", fail)
+    a_verb_does(monkeypatch, fail)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "vision-attn: interrupted\n"

@@ -38,7 +38,7 @@ def told(monkeypatch):
     def change(value: float) -> None:
         changed = [row._replace(before=dict.fromkeys(row.before, [value])) for row in paper_rows()]
         for module in (paper, reproduce):
-            monkeypatch.setattr(module, "rows", lambda: [row for row in changed if row.name == "memory_task1"])
+            monkeypatch.setattr(module, "paper_rows", lambda: [row for row in changed if row.name == "memory_task1"])
 
     return change
 

@@ -27,13 +27,21 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_photographs_are_captioned_without_torchvision_compiler_numba_and_pages(tmp_path: Path) -> None:
+    """Also by the network of the included captioner, which is of this package: torchvision takes as long to import as a
+    caption takes."""
     code = """
 from vision_attn.commands import main
 from vision_attn.configuration.config import build, read
 parts = build(read(sys.argv[1]))
 task = parts["task"](parts["data"])
 assert type(task).__name__ == "Captioning" and next(iter(task.parameters())).device.type == "cpu"
-assert main(sys.argv[2:]) == 0
+assert main(sys.argv[2:-1]) == 0
+from vision_attn.encoders.backbone import Backbone
+from vision_attn.layers.meta import on_meta
+with on_meta():
+    Backbone(name="efficientnet_lite2", node="blocks.6", resolution=448)
+assert "matplotlib" not in sys.modules
+assert main([*sys.argv[2:4], sys.argv[4] + "/dog.jpg", sys.argv[-1]]) == 0
 """
     run = write_run("sat_soft_scenes", tmp_path / "run")
     photographs = Path(__file__).parents[2] / "docs" / "photographs"
@@ -42,19 +50,10 @@ assert main(sys.argv[2:]) == 0
         "vision_attn.engine.training",
         "jinja2",
     }  # fmt: skip
-    modules = imported(code, CONFIGS / "sat_soft_scenes.yaml", "caption", run, photographs)
-    assert not {*unused, *COMPILER, *EVALUATION} & modules
-
-
-def test_the_included_captioner_needs_no_torchvision() -> None:
-    """Its network is of this package; torchvision takes as long to import as a caption takes."""
-    code = """
-from vision_attn.encoders.backbone import Backbone
-from vision_attn.layers.meta import on_meta
-with on_meta():
-    Backbone(name="efficientnet_lite2", node="blocks.6", resolution=448)
-"""
-    assert not {"torchvision", *COMPILER} & imported(code)
+    figure = f"--figure={tmp_path / 'figure.png'}"
+    modules = imported(code, CONFIGS / "sat_soft_scenes.yaml", "caption", run, photographs, figure)
+    assert not {*unused, *COMPILER, *EVALUATION} - {"matplotlib"} & modules
+    assert "matplotlib" in modules and "matplotlib.pyplot" not in modules  # pyplot may want a window
 
 
 def test_a_score_and_backbones_need_no_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import vision_attn
+from tests import pretend
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.system.files import read_json
@@ -40,7 +41,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         add(trial, 0.1 if trial.threads == 1 else 0.5, kind)
 
     monkeypatch.setattr(ThreadTrial, "add", noted)
-    monkeypatch.setattr(turns, "numbers_to_try", lambda device: (1, 2))
+    pretend.threads_to_try(monkeypatch, 1, 2)
     with threads_kept():
         torch.set_num_threads(3)
         yield found

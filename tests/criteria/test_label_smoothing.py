@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests import pretend
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
@@ -63,7 +64,7 @@ def by_cross_entropy(model: Captioner, regions: Tensor, words: Tensor, smoothing
 @pytest.mark.parametrize("words", WORDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_and_gradients_are_those_of_cross_entropy(name, words, dtype, monkeypatch) -> None:
-    monkeypatch.setattr(likelihood, "AT_ONCE", 100)  # several parts
+    pretend.several_parts(monkeypatch)
     torch.manual_seed(0)
     model, words = MODELS[name]().to(dtype).eval(), WORDS[words]
     regions = torch.randn(B, L, D, dtype=dtype, requires_grad=True)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from tests.engine.test_capture import TapeGraph, as_on_a_gpu
+from tests import pretend
 from tests.engine.test_resume import assert_same
+from tests.graphs import TapeGraph
 from tests.ways import prepared
 from tests.whole_runs import CONFIGS, assert_close, elsewhere, in_two_processes, steps, train
 from vision_attn.attention.hard import Hard
@@ -205,8 +206,8 @@ def test_samples_are_scored_and_logged():
 def test_a_captured_step_scores_its_samples_as_an_eager_one_does(options, monkeypatch):
     """A graph reads the words of samples and references of each step: CIDEr-D and the order of captions are in
     it. `TapeGraph` repeats operations as a CUDA graph repeats kernels."""
-    monkeypatch.setattr(self_critical, "has_graphs", lambda device: True)  # references lie in a table
-    as_on_a_gpu(monkeypatch)
+    pretend.tables_of_references(monkeypatch)
+    pretend.captioners_on_a_gpu(monkeypatch)
     model, _ = build("soft")
     accelerate(model)
     criterion = SelfCritical(model, max_words=T, **options)

@@ -16,10 +16,10 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from tests import pretend
 from vision_attn.contracts import Encoder, Fit
 from vision_attn.data.images.crops import cropped
 from vision_attn.data.images.squares import read_image
-from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs import mirrored_views
 from vision_attn.data.photographs.annotations import read_annotations
 from vision_attn.data.photographs.captions import Captions
@@ -431,7 +431,7 @@ def test_crops_are_of_training_photographs_alone_and_differ_in_each_epoch(folder
     plain, options = source(folder, trainable=True), {"crops": 0.5, "trainable": True}
     captions, found = source(folder, **options), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(captions_module, "pixels", held)
+        pretend.held_photographs(patch, held)
         kept = source(folder, **options)
     for epoch in range(2):
         batches = [list(each.train(epoch, seed=0)) for each in (captions, kept, plain)]
@@ -637,7 +637,7 @@ def test_coco_val2017(data_folder):
 
 def kept(folder, monkeypatch, **options) -> Captions:
     """A source that treats every file as a large one."""
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.LARGE", 0)
+    pretend.large_captions(monkeypatch)
     return source(folder, **options)
 
 
@@ -734,8 +734,13 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
     assert pairs(kept(folder, monkeypatch)) == expected
 
 
-def full(path: Path, array: np.ndarray) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+def fill_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """Nothing more can be written into the cache of captions."""
+
+    def full(path: Path, array: np.ndarray) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    patch.setattr("vision_attn.data.ragged.write_array", full)
 
 
 def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypatch, caplog):
@@ -743,7 +748,7 @@ def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypa
     (folder / "file").write_text("not a folder")
     for cache in ("file", "cache"):
         if cache == "cache":
-            monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+            fill_the_disk(monkeypatch)
         captions = kept(folder, monkeypatch, prepare=False, cache=str(folder / cache))
         captions.prepare(Looking(trainable=True))
         assert pairs(captions) == expected and not in_cache(captions)
@@ -757,7 +762,7 @@ def test_word_ids_stay_in_memory_if_they_cannot_be_written(folder, monkeypatch, 
     captions = kept(folder, monkeypatch, prepare=False)
     captions.prepare(Looking(trainable=True))
     assert in_cache(captions)
-    monkeypatch.setattr("vision_attn.data.ragged.write_array", full)
+    fill_the_disk(monkeypatch)
     assert pairs(captions) == expected and "each process keeps word ids in memory" in caplog.text
 
 

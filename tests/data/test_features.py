@@ -23,6 +23,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
+from tests import pretend
 from vision_attn.contracts import Encoder
 from vision_attn.data.images.squares import read_image
 from vision_attn.data.photographs.annotation_vectors import features
@@ -54,7 +55,7 @@ class Pool(Encoder):
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr(features, "SHARD", 16)
+    pretend.shards(monkeypatch, 16)
 
 
 @pytest.fixture
@@ -347,7 +348,7 @@ def start(views, cache: Path) -> subprocess.Popen:
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_killed_at_any_moment_the_next_run_ends_with_the_same_bytes(views, tmp_path, batches, monkeypatch):
-    monkeypatch.setattr(features, "SHARD", 32)  # two batches of 16
+    pretend.shards(monkeypatch, 32)  # two batches of 16
     expected = contents(cached_features(tmp_path / "expected", Pool(), views))
     writer = start(views, tmp_path / "cache")
     for _ in range(batches):
@@ -380,7 +381,7 @@ def test_a_shard_that_another_process_computes_is_waited_for(views, tmp_path, ca
 
 def test_processes_divide_the_shards(views, tmp_path, monkeypatch):
     """Two threads stand in for two processes: each computes what the other has not begun, to the same bytes."""
-    monkeypatch.setattr(features, "SHARD", 4)
+    pretend.shards(monkeypatch, 4)
     expected = contents(cached_features(tmp_path / "expected", Pool(), views))
     together = threading.Barrier(2)
 
@@ -399,7 +400,7 @@ def test_processes_divide_the_shards(views, tmp_path, monkeypatch):
 
 def test_what_another_process_left_when_it_was_killed_is_removed(views, tmp_path, monkeypatch):
     """Also if it was killed after this one began."""
-    monkeypatch.setattr(features, "SHARD", 32)
+    pretend.shards(monkeypatch, 32)
     cache = tmp_path / "cache"
 
     class Outliving(Pool):
@@ -426,20 +427,19 @@ def test_half_a_line_of_a_killed_process_costs_one_shard(views, tmp_path, monkey
             raise KeyboardInterrupt
         return write(path, *rest)
 
-    monkeypatch.setattr(features, "_write_shard", stopping)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(features, "_write_shard", stopping)
         cached_features(tmp_path / "cache", Pool(), views)
     (folder,) = (tmp_path / "cache").iterdir()
     listed = folder / "shards.jsonl"
     os.truncate(listed, listed.stat().st_size - 10)  # killed while it listed the second shard
-    monkeypatch.setattr(features, "_write_shard", write)
     encoder = Pool()
     cached_features(tmp_path / "cache", encoder, views)
     assert contents(folder) == expected and encoder.calls == 2
 
 
 def test_a_cache_of_more_shards_than_a_process_may_open(views, tmp_path, monkeypatch):
-    monkeypatch.setattr(features, "SHARD", 1)
+    pretend.shards(monkeypatch, 1)
     folder = cached_features(tmp_path / "cache", Pool(), views)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))  # the default of macOS

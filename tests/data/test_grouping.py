@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import pretend
 from vision_attn.attention.hard import Hard
 from vision_attn.contracts import END, PAD
 from vision_attn.data.grouping import SHAPES, Stratified, padding, strata
@@ -166,7 +167,7 @@ def test_captioners_skip_rows_of_which_lengths_are_known(name, runs, monkeypatch
     expected.log_prob.sum().backward()
     gradients = [one.grad for one in model.parameters()]
     model.zero_grad()
-    monkeypatch.setattr(ragged, "readable", lambda words: False)
+    pretend.unread_words(monkeypatch)
     lengths = Static([(7, 4, 2), (6, 4, 2), (7, 5, 2)])
     steps = ragged.schedule(words, lengths)
     assert len(ragged.places_of_words(words, lengths)) == sum(len(step.position) for step in steps) == 39

@@ -53,6 +53,7 @@ def allowed(words, word, min_words, no_repeat, once=()):
     return word != 0 and not (word == END and len(words) < min_words) and max([*ngrams.values(), 1]) == 1
 
 
+@cache
 def plain_search(after, *, beams, max_words, min_words=0, no_repeat=0, once=(), groups=1, diversity=0.0):
     """The captions of the groups of a beam search, one after the other, with their log p: lists and no tensors."""
     found = [[((), 0.0, 0.0)] for _ in range(groups)]  # words, log p, log p with all penalties
@@ -81,8 +82,8 @@ def test_rules_are_those_of_a_plain_search(model, regions, beams, min_words, no_
     options = {"beams": beams, "max_words": LONG, "min_words": min_words, "no_repeat": no_repeat, "once": once}
     decoded = beam_search(model, regions, **options)
     for b in range(B):
-        (expected,) = plain_search(next_words(b), **options)
-        expected.sort(key=lambda row: -row[1])
+        (rows,) = plain_search(next_words(b), **options)
+        expected = sorted(rows, key=lambda row: -row[1])
         assert [spelled(decoded, b, r) for r in range(beams)] == [words for words, _ in expected]
         torch.testing.assert_close(decoded.score[b], torch.tensor([p for _, p in expected]), rtol=1e-4, atol=1e-4)
 
@@ -129,7 +130,7 @@ def test_diverse_groups_are_those_of_a_plain_search(model, regions, beams, group
     for b in range(B):
         expected = plain_search(next_words(b), **options)
         best = [max(rows, key=lambda row: row[1]) for rows in expected] if groups > 1 else expected[0]
-        best.sort(key=lambda row: -row[1])
+        best = sorted(best, key=lambda row: -row[1])
         assert Counter(spelled(decoded, b, r) for r in range(len(best))) == Counter(words for words, _ in best)
         torch.testing.assert_close(decoded.score[b], torch.tensor([p for _, p in best]), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(decoded.log_prob, model(regions, decoded.words).log_prob, rtol=1e-4, atol=1e-4)

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from toy import Plane
 
+from tests import pretend
 from tests.decode.test_decode import OneWord
-from tests.engine.test_capture import PlainGraph, TapeGraph, train
+from tests.engine.test_capture import train
+from tests.graphs import PlainGraph, TapeGraph
 from vision_attn.attention.glimpse import Retina
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.location import ContentLocation
@@ -75,8 +77,7 @@ SEARCHES: dict[str, Callable[..., Decoded]] = {
 @pytest.fixture(autouse=True)
 def graphs(monkeypatch):
     """Graphs of recorded operations on a CPU, without the loops, which are none."""
-    monkeypatch.setattr(replay, "CUDAGraph", TapeGraph)
-    monkeypatch.setattr(PlainGraph, "made", [])
+    pretend.replayed_searches(monkeypatch, TapeGraph)
     with without_loops():
         yield PlainGraph
 

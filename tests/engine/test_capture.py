@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import MagicMock
@@ -12,119 +11,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim import SGD, Adagrad
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toy import Plane, Points, adam, cosine, momentum, toy_run
 
+from tests import pretend
+from tests.graphs import PlainGraph, TapeGraph
 from vision_attn.engine import capture
-from vision_attn.engine.capture import MOST, RARE, WARM_UP, Captured, CUDAGraph, Graph, signature
+from vision_attn.engine.capture import MOST, RARE, WARM_UP, Captured, CUDAGraph, signature
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.engine.step import Step
-from vision_attn.fast import likelihood, ragged
-from vision_attn.fast.likelihood import word_log_prob
-from vision_attn.fast.models.recurrent import Packed
 from vision_attn.system.errors import UserError
-
-
-class PlainGraph(Graph):
-    """Replaying it calls the function again."""
-
-    made: list["PlainGraph"] = []
-
-    def __init__(self, like: "PlainGraph | None" = None) -> None:
-        self.rehearsals = self.replays = 0
-        PlainGraph.made.append(self)
-
-    @staticmethod
-    def available(device: torch.device) -> bool:
-        return True
-
-    def warm_up(self, function: Callable) -> dict[str, Tensor]:
-        self.rehearsals += 1
-        return function()
-
-    def capture(self, function: Callable) -> None:
-        self.function = function
-
-    def replay(self) -> dict[str, Tensor]:
-        self.replays += 1
-        return self.function()
-
-
-class TapeGraph(PlainGraph):
-    """Records every operation of a function with its arguments, and repeats these operations, as a CUDA graph does.
-
-    A plain number that the function took from Python stays what it was at the capture; a tensor that it replaced
-    instead of overwriting is not seen again; reading a tensor's value is an error.
-    """
-
-    def capture(self, function: Callable) -> None:
-        self.tape = Tape()
-        random = torch.get_rng_state()
-        try:
-            with self.tape:
-                self.scalars = function()
-        finally:  # The capture of a graph computes nothing.
-            torch.set_rng_state(random)
-            for storage, before in self.tape.before.values():
-                storage.copy_(before)
-
-    def replay(self) -> dict[str, Tensor]:
-        self.replays += 1
-        with torch.no_grad():
-            for operation, arguments, options, results in self.tape.operations:
-                again = fresh(operation, operation(*arguments, **options))
-                for old, new in zip(results, again, strict=True):
-                    old.copy_(new)
-        return self.scalars
-
-
-class Tape(TorchDispatchMode):
-    """The operations within this context, and what the storages that they wrote to held before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations, self.before = [], {}
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.aten._local_scalar_dense.default:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        given = dict(zip((one.name for one in operation._schema.arguments), args, strict=False)) | (kwargs or {})
-        written = [given[one.name] for one in operation._schema.arguments if one.is_write and one.name in given]
-        for tensor in (one for one in tree_leaves(written) if isinstance(one, Tensor)):
-            storage = tensor.untyped_storage()
-            self.before.setdefault(storage._cdata, (storage, storage.clone()))
-        results = operation(*args, **(kwargs or {}))
-        if written or fresh(operation, results):  # Views need not be taken again.
-            self.operations.append((operation, args, kwargs or {}, fresh(operation, results)))
-        return results
-
-
-def fresh(operation, results) -> list[Tensor]:
-    """The results of an operation that share no memory with its arguments."""
-    returned = operation._schema.returns
-    parts = results if len(returned) > 1 else [results]
-    new = [part for one, part in zip(returned, parts, strict=False) if one.alias_info is None]
-    return [leaf for leaf in tree_leaves(new) if isinstance(leaf, Tensor)]
-
-
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Captioners compute on a CPU as they do on a GPU: padding too, so that shapes do not depend on words."""
-    monkeypatch.setattr(ragged, "readable", lambda words: False)
-    monkeypatch.setattr(likelihood, "_parts", lambda words, weight: [slice(None)])
-    monkeypatch.setattr(likelihood, "word_log_prob", keeping_logits)
-    monkeypatch.setattr(Packed, "from_words", lambda model, words, embedded: model.word_to_lstm(embedded))
-
-
-def keeping_logits(output, deep, words, *, weighted: bool, bars_pad: bool) -> Tensor:
-    return word_log_prob(output, deep, words, weighted=True, bars_pad=bars_pad)
 
 
 @pytest.fixture(params=[PlainGraph, TapeGraph])
 def graph(request, monkeypatch):
-    monkeypatch.setattr(capture, "CUDAGraph", request.param)
-    monkeypatch.setattr(PlainGraph, "made", [])
+    pretend.captured_steps(monkeypatch, request.param)
     return request.param
 
 
@@ -198,7 +100,7 @@ def test_a_resumed_run_captures_again_and_ends_the_same(tmp_path, graph, monkeyp
         return forward(task, *batch)
 
     with monkeypatch.context() as patch:  # Replays of a tape do not call forward: the graphs must be plain.
-        patch.setattr(capture, "CUDAGraph", PlainGraph)
+        pretend.captured_steps(patch, PlainGraph)
         patch.setattr(Plane, "forward", stop)
         with pytest.raises(Stopped):
             train(tmp_path / "parts", capture=True, save_every=0.0)
@@ -248,7 +150,7 @@ class ReadingIds(Plane):
     "task, reason", [(Reading, "operation not permitted when stream is capturing"), (ReadingIds, "has no len()")]
 )
 def test_a_task_that_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, monkeypatch, capsys, task, reason):
-    monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
+    pretend.captured_steps(monkeypatch, TapeGraph)
     train(tmp_path / "eager", task=task, capture=False)
     capsys.readouterr()
     train(tmp_path / "captured", task=task, capture=True)
@@ -368,7 +270,7 @@ def test_what_is_captured_when_nobody_says_so(monkeypatch, capsys):
 
     assert not step_of(Static).captured and not step_of(Static, capture=True).captured
     assert "run.capture: graphs need a CUDA device, and this one is cpu; steps run eagerly" in capsys.readouterr().out
-    monkeypatch.setattr(capture, "CUDAGraph", PlainGraph)
+    pretend.captured_steps(monkeypatch, PlainGraph)
     assert step_of(Static).captured and not step_of(Static, capture=False).captured
     assert not step_of(Plane).captured and step_of(Plane, capture=True).captured
     for settings, reason in (
@@ -429,7 +331,7 @@ class Counted(Plane):
 @pytest.mark.parametrize("asked", [True, "auto", False])
 def test_steps_are_compiled_where_that_is_asked_for(tmp_path, monkeypatch, capsys, asked):
     """From the first step to the last, in captured runs too. `auto`, of older configs, means false."""
-    monkeypatch.setattr(capture, "CUDAGraph", PlainGraph)
+    pretend.captured_steps(monkeypatch, PlainGraph)
     monkeypatch.setattr(Counted, "calls", 0)
     train(tmp_path, task=Counted, data=Points(), capture=True, compile=asked, epochs=10)
     assert lines(tmp_path)[-1]["step"] == 60 and Counted.calls == (60 if asked is True else 0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import AdamW
 
+from tests import pretend
 from tests.tiny import CASES, made
 from tests.ways import prepared
 from vision_attn.configuration.run_settings import Run
@@ -23,7 +24,7 @@ from vision_attn.engine.batches import is_tensors, like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.device_settings import uncaptured
 from vision_attn.engine.distributed import World
-from vision_attn.fast import ragged, versions
+from vision_attn.fast import ragged
 from vision_attn.task import Static, Task
 
 CUDA = torch.device("cuda", 0)
@@ -61,7 +62,7 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledC
 def test_every_config_is_captured_by_default_on_cuda(
     case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "TRITON", False)  # a kernel needs an address
+    pretend.no_triton(monkeypatch)  # a kernel needs an address
     monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
     task, batch = made(case)
     task = prepared(task)

@@ -10,17 +10,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from toy import adam, toy_run
 
-from tests.engine.test_capture import PlainGraph, TapeGraph, as_on_a_gpu
+from tests import pretend
+from tests.graphs import PlainGraph, TapeGraph
 from vision_attn.attention.scores import Additive
 from vision_attn.contracts import Fit
-from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
 from vision_attn.criteria.self_critical import SelfCritical
-from vision_attn.data.photographs import captions as captions_module
 from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.pixels import HeldPixels
 from vision_attn.encoders.convnet import ConvNet
-from vision_attn.engine import capture
 from vision_attn.engine.fit import fit
 from vision_attn.fast.versions import without_loops
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -62,9 +60,9 @@ def trained(folder: Path, source: Captions, **settings) -> dict[str, Tensor]:
 def test_a_captured_step_crops_and_encodes_photographs_that_are_held(tmp_path: Path, monkeypatch) -> None:
     """It trains as ordinary calls do with photographs from their files, also where the run is resumed."""
     torch.set_num_threads(1)
-    as_on_a_gpu(monkeypatch)
-    monkeypatch.setattr(self_critical, "has_graphs", lambda device: True)
-    monkeypatch.setattr(capture, "CUDAGraph", PlainGraph)
+    pretend.captioners_on_a_gpu(monkeypatch)
+    pretend.tables_of_references(monkeypatch)
+    pretend.captured_steps(monkeypatch, PlainGraph)
     with without_loops():
         called = trained(tmp_path / "called", photographs(tmp_path), capture=True)
         made: list[HeldPixels] = []
@@ -73,9 +71,8 @@ def test_a_captured_step_crops_and_encodes_photographs_that_are_held(tmp_path: P
             made.append(HeldPixels(views, resolution, device, fit=fit, room=NUMBER * 3 * SIDE**2))
             return made[-1]
 
-        monkeypatch.setattr(captions_module, "pixels", held)
-        monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
-        monkeypatch.setattr(PlainGraph, "made", [])
+        pretend.held_photographs(monkeypatch, held)
+        pretend.captured_steps(monkeypatch, TapeGraph)
         captured = trained(tmp_path / "captured", photographs(tmp_path), capture=True)
         resumed = trained(tmp_path / "resumed", photographs(tmp_path), capture=True, stops=[2, 3])
     for name, weights in called.items():

@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file
 from toy import Plane, adam, toy_run
 
-from tests.engine.test_capture import EVERYTHING, Reading, TapeGraph, Uneven
+from tests import pretend
+from tests.engine.test_capture import EVERYTHING, Reading, Uneven
 from tests.fake_mnist import write_mnist
+from tests.graphs import TapeGraph
 from tests.whole_runs import steps, train
 from vision_attn.commands import main
-from vision_attn.engine import capture
 from vision_attn.engine.capture import WARM_UP, CUDAGraph, RecordedStep
 from vision_attn.engine.fit import fit
 from vision_attn.fast import versions
@@ -69,14 +70,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("config", SIZES)
 def test_captured_tasks_train_as_eager_ones(config, precision, device, digits, tmp_path, captures, monkeypatch):
     if device == "cpu":  # The tape records tensor operations alone, as a CUDA graph records kernels.
-        monkeypatch.setattr(capture, "CUDAGraph", TapeGraph)
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
+        pretend.captured_steps(monkeypatch, TapeGraph)
     common = {"run.precision": precision, "run.device": device, "run.epochs": 2, "run.average": 0.9, "run.warmup": 2,
               "run.clip": 1.0, "run.compile": "false", "run.log_every": 1, "run.show": 0, "run.validate_every": 0,
               "data.folder": digits}  # fmt: skip
     for name, setting in (("eager", "false"), ("captured", "auto")):
         settings = SIZES[config] | common | {"run.capture": setting, "run.folder": tmp_path / name}
-        assert main(train(config, **settings)) == 0
+        with versions.without_loops(device == "cpu"):
+            assert main(train(config, **settings)) == 0
     assert [one.ready for one in captures] == [True]
     eager, captured = weights(tmp_path / "eager"), weights(tmp_path / "captured")
     near = {"rtol": 0, "atol": 0} if device == "cpu" else {}  # A GPU gets the rate in float32, or adds in any order.

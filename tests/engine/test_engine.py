@@ -30,6 +30,7 @@ from torch.optim.lr_scheduler import (
 )
 from toy import Plane, Points, adam, cosine, momentum, toy_run, train_toy
 
+from tests import pretend
 from vision_attn.commands.train import trial_folder
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.weights import check_weights, load_weights, save_weights
@@ -162,7 +163,7 @@ def test_without_validation_the_last_weights_are_the_best(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains(tmp_path, precision, monkeypatch):
-    monkeypatch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda: True)
+    pretend.half_precision(monkeypatch, fast=True)
     train_plain(tmp_path, precision=precision, epochs=6, clip=10.0, optimizer=adam)
     found = errors(tmp_path)
     assert all(map(math.isfinite, found)) and found[-1] < found[0]
@@ -594,7 +595,7 @@ def test_bf16_becomes_fp32_on_a_processor_that_multiplies_it_slowly(tmp_path, mo
         ),
         (True, "training on cpu in bf16, eagerly, in 1 thread\n"),
     ):
-        monkeypatch.setattr("vision_attn.engine.device_settings.multiplies_bf16", lambda fast=fast: fast)
+        pretend.half_precision(monkeypatch, fast)
         train_plain(tmp_path, precision="bf16", epochs=1 + fast)
         assert said in capsys.readouterr().out
         position = json.loads((tmp_path / "last" / "position.json").read_text())

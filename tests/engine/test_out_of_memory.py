@@ -126,12 +126,17 @@ def test_a_trial_changes_nothing(tmp_path):
         assert one | dict.fromkeys(TIMES) == other | dict.fromkeys(TIMES)
 
 
+def memory(monkeypatch, *, free, before=0, at_most=lambda: 0) -> None:
+    """A device with `free` bytes, of which `before` are taken before a step, and `at_most()` within it."""
+    monkeypatch.setattr(batch_size, "free_bytes", lambda device: free)
+    monkeypatch.setattr(batch_size, "taken", lambda device: before)
+    monkeypatch.setattr(batch_size, "most_taken", lambda device: at_most())
+
+
 def trial(monkeypatch, *, free, image, fixed=0):
     """A trial on a device with `free` bytes, of which a batch takes `fixed`, and `image` for each of its images."""
     task = Greedy(Sized())
-    monkeypatch.setattr(batch_size, "free_bytes", lambda device: free)
-    monkeypatch.setattr(batch_size, "taken", lambda device: 100)
-    monkeypatch.setattr(batch_size, "most_taken", lambda device: 100 + fixed + image * task.sizes[-1])
+    memory(monkeypatch, free=free, before=100, at_most=lambda: 100 + fixed + image * task.sizes[-1])
     return Trial(task, Sized(items=4096), torch.device("cpu"), plain, seed=0), task
 
 
@@ -145,9 +150,7 @@ def test_a_batch_that_would_kill_the_process_is_not_tried_on_a_cpu(monkeypatch):
 def test_states_of_the_optimizer_count(monkeypatch):
     task = Greedy(Sized())
     number = sum(weight.numel() for weight in task.parameters() if weight.requires_grad)
-    monkeypatch.setattr(batch_size, "free_bytes", lambda device: 10 * number)
-    monkeypatch.setattr(batch_size, "taken", lambda device: 0)
-    monkeypatch.setattr(batch_size, "most_taken", lambda device: 0)
+    memory(monkeypatch, free=10 * number)
     make = partial(Trial, task, Sized(), torch.device("cpu"), plain, seed=0)
     assert make(states=1).fits(1) and not make(states=3).fits(1)
 

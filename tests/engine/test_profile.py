@@ -10,6 +10,7 @@ import pytest
 import torch
 from toy import Plane, Points, adam, toy_run
 
+from tests import pretend
 from vision_attn.engine.fit import fit
 from vision_attn.engine.timing import profile
 from vision_attn.engine.timing.profile import Profile
@@ -37,7 +38,7 @@ def test_the_log_says_which_share_of_the_time_steps_wait(tmp_path, capfd):
 
 
 def test_a_run_writes_the_trace_of_its_steps_and_what_they_are_made_of(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(profile, "SKIPPED", 2)
+    pretend.profiled_after(monkeypatch, 2)
     train(tmp_path, epochs=2, profile=3)
     parts = json.loads((tmp_path / "profile" / "parts.json").read_text())
     ms = parts["ms"]
@@ -52,7 +53,7 @@ def test_a_run_writes_the_trace_of_its_steps_and_what_they_are_made_of(tmp_path,
 
 
 def test_a_run_that_ends_before_has_the_trace_of_fewer_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr(profile, "SKIPPED", 0)
+    pretend.profiled_after(monkeypatch, 0)
     train(tmp_path, epochs=1, profile=1000)
     assert 1 <= json.loads((tmp_path / "profile" / "parts.json").read_text())["steps"] < 1000
 

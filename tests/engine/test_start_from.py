@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch.optim import SGD
 
 from benchmarks.finetune import finetune, write_set
+from tests import scoring
 from tests.test_contracts import SmallestCaptioner, SmallestEncoder
 from tests.untrained import write_run
 from vision_attn.attention.scores import Additive
@@ -26,7 +27,6 @@ from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.encoders.backbone import Backbone
 from vision_attn.engine.fit import fit
-from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
@@ -216,8 +216,7 @@ def test_a_config_without_a_task_takes_it_from_the_run_that_it_starts_from(tmp_p
 
 def test_the_benchmark_of_fine_tuning_starts_from_packed_weights(tmp_path, monkeypatch, capsys):
     """With an untrained captioner, on a few composed photographs: all that `python -m benchmarks.finetune` does."""
-    two = partial(CaptionScores, ["BLEU-4", "CIDEr"])  # the others take long
-    monkeypatch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_, **__: two())
+    scoring.by(monkeypatch, "BLEU-4", "CIDEr")
     write_run("sat_soft_scenes", tmp_path / "first")
     assert main(["pack", str(tmp_path / "first"), str(tmp_path / "packed")]) == 0
     config = yaml.safe_load((tmp_path / "packed/config.yaml").read_text())

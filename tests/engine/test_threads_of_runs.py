@@ -9,12 +9,12 @@ import pytest
 import torch
 from toy import Plane, PointBatch, Points, adam, toy_run
 
-from vision_attn.engine import device_settings
+from tests import pretend
 from vision_attn.engine.device_settings import thread_trial
 from vision_attn.engine.distributed import World
 from vision_attn.engine.fit import fit
 from vision_attn.system.errors import UserError
-from vision_attn.system.thread_trial import ThreadTrial, threads_kept
+from vision_attn.system.thread_trial import threads_kept
 
 WORLD = World(0, 1, torch.device("cpu"))
 Seen = list[tuple[str, int]]
@@ -23,9 +23,9 @@ Seen = list[tuple[str, int]]
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, float]]:
     """The seconds that a piece of work takes in one thread and in two, which a run may try."""
-    found, add = {1: 0.2, 2: 0.1}, ThreadTrial.add
-    monkeypatch.setattr(ThreadTrial, "add", lambda trial, seconds, kind=None: add(trial, found[trial.threads], kind))
-    monkeypatch.setattr(device_settings, "numbers_to_try", lambda device: (1, 2))
+    found = {1: 0.2, 2: 0.1}
+    pretend.seconds_of_work(monkeypatch, found)
+    pretend.threads_to_try(monkeypatch, 1, 2)
     with threads_kept():
         torch.set_num_threads(3)
         yield found
@@ -118,7 +118,7 @@ def test_where_there_is_no_trial(times: dict[int, float], monkeypatch: pytest.Mo
     assert settled(None, World(0, 2, torch.device("cpu")), threads=2) == 2
     # What was chosen on a larger machine, or in a file that somebody made, is tried again.
     assert settled(8) is settled(0) is settled("2") is None
-    monkeypatch.setattr(device_settings, "numbers_to_try", lambda device: (1,))
+    pretend.threads_to_try(monkeypatch, 1)
     assert settled(None) == settled(2) == 1
 
 

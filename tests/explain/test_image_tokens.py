@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import pretend
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, SIZE, saved
 from vision_attn.explain.attention_mode import AttentionRecord, RecordedAttention
-from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.captioners.image_tokens import find_tokens
 from vision_attn.explain.libraries.opening import OpenedModel, open_model
 from vision_attn.explain.look import look
@@ -49,7 +49,7 @@ def git(hf: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_maps, "MOST_WORDS", 6)
+    pretend.short_captions(monkeypatch, 6)
 
 
 def opened(folder: Path, make: Any) -> tuple[OpenedModel, Image.Image]:

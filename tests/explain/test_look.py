@@ -18,6 +18,7 @@ from huggingface_hub import constants
 from PIL import Image
 
 import vision_attn
+from tests import pretend
 from tests.architectures import SIDE, TEXT, VISION
 from tests.untrained import write_run
 from vision_attn import api
@@ -480,15 +481,14 @@ def test_a_caption_of_one_word_is_seen_by_the_layers_of_the_decoder(
     make: Any, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the vision tower run once too."""
-    from vision_attn.explain.captioners import word_maps
     from vision_attn.explain.look import look
 
     model = captioner(tmp_path / "model", make)
     picture = Image.open(photographs / "0.png").crop((10, 0, 50, 40))
     for method in ("attention", "relevance"):
-        monkeypatch.setattr(word_maps, "MOST_WORDS", 40)
+        pretend.short_captions(monkeypatch, 40)
         whole = look(model, picture, method=method)
-        monkeypatch.setattr(word_maps, "MOST_WORDS", 1)
+        pretend.short_captions(monkeypatch, 1)
         seen = look(model, picture, method=method)
         assert seen.words == whole.words[:1] and seen.layers.shape == whole.layers[:1].shape
         torch.testing.assert_close(seen.layers, whole.layers[:1], rtol=1e-4, atol=1e-6)

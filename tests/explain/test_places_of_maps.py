@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from tests import pretend
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, WORDS, clip, saved, vit
 from tests.kinds import CAPTIONED, KINDS, changes, check, right, squares, table
 from tests.pretrained import MARKS, pretrained  # noqa: F401
 from vision_attn.commands import main
-from vision_attn.explain.captioners import word_maps
 from vision_attn.explain.explained_models import AnswerSubject
 from vision_attn.explain.libraries.opening import ImageReader, OpenedModel, open_model
 from vision_attn.explain.look import look
@@ -45,7 +45,7 @@ def test_words_of_captioners_look_where_the_image_changes(
     pretrained: Any,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(word_maps, "MOST_WORDS", 2)
+    pretend.short_captions(monkeypatch, 2)
     model, marks = open_model(pretrained(kind)), len(MARKS) * (kind == "SmolVLM")
     for part in (model.module, *(getattr(model.module, name, None) for name in ("text_decoder", "language_model"))):
         if getattr(part, "generation_config", None) is not None:

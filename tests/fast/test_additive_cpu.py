@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import pretend
 from vision_attn.attention.scores import Additive
 from vision_attn.fast import additive, versions
 from vision_attn.fast.additive import FastAdditive, _AdditiveScore
@@ -50,30 +51,28 @@ def test_fused_loops_equal_the_formula(shape) -> None:
 
 
 @pytest.mark.parametrize("with_loops", [True, False])
-def test_autocast_leaves_the_score_and_its_gradients_in_float32(with_loops, monkeypatch) -> None:
-    if not with_loops:
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
+def test_autocast_leaves_the_score_and_its_gradients_in_float32(with_loops) -> None:
     arguments = inputs(SHAPES[1])
-    expected = gradients(fused, arguments)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = gradients(fused, arguments)
+    with versions.without_loops(not with_loops):
+        expected = gradients(fused, arguments)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = gradients(fused, arguments)
     for ours, plainly in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, plainly, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("with_loops", [True, False])
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned, monkeypatch) -> None:
-    if not with_loops:
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
+def test_the_exponential_is_clipped_and_so_is_its_gradient(with_loops, turned) -> None:
     x = torch.randn(7, 6, 33, generator=torch.Generator().manual_seed(0)).mul(20)
     x[0, 0, :4] = torch.tensor([40.5, -40.5, 39.9, -39.9])
     x = (x.mT if turned else x).requires_grad_()
-    output = additive.exponential(x, 40.0)
+    grad = torch.linspace(-1, 2, x.numel()).view_as(x)
+    with versions.without_loops(not with_loops):
+        output = additive.exponential(x, 40.0)
+        (ours,) = torch.autograd.grad(output, x, grad)
     exact = x.detach().double().clamp(-40, 40).mul(2).exp()
     torch.testing.assert_close(output.double(), exact, rtol=4e-6, atol=0)
-    grad = torch.linspace(-1, 2, x.numel()).view_as(x)
-    (ours,) = torch.autograd.grad(output, x, grad)
     assert 1 < (x.abs() > 40).sum() < x.numel() / 2
     expected = (2 * grad.double() * exact).masked_fill(x.abs() > 40, 0)
     torch.testing.assert_close(ours.double(), expected, rtol=4e-6, atol=0)
@@ -139,7 +138,7 @@ def test_nan_is_not_lost() -> None:
 
 
 def test_any_number_of_threads_gives_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    pretend.threads_that_share_little(monkeypatch)
     arguments, before, results = inputs((5, 2, 9, 20)), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5, 7):
@@ -153,7 +152,7 @@ def test_any_number_of_threads_gives_the_same_numbers(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    pretend.threads_that_share_little(monkeypatch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     q, k, v = (x.detach().float() for x in inputs((4, 2, 3, 8)))
     expected = additive_cpu.scores(q, k, v)

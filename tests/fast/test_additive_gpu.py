@@ -4,15 +4,15 @@ They run on a GPU where there is one. They also run on the CPU, on Triton's inte
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests import pretend
 from tests.fast.interpreted import check_on_the_interpreter
-from vision_attn.fast import additive, versions
+from vision_attn.fast import versions
 from vision_attn.fast.additive import FastAdditive, _AdditiveScore
 from vision_attn.fast.versions import runs_on
 
@@ -55,17 +55,23 @@ def values_and_gradients(function, arguments: tuple[Tensor, ...]) -> tuple[Tenso
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Takes scores to the kernels on every device. Lists the names of the kernels that were launched."""
-    launched, launch = [], additive_gpu.launch
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels that are launched."""
+    names, launch = [], additive_gpu.launch
 
     def record(kernel, *arguments, **options) -> None:
-        launched.append(kernel.__name__)
+        names.append(kernel.__name__)
         launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
     monkeypatch.setattr(additive_gpu, "launch", record)
-    yield launched
+    return names
+
+
+@pytest.fixture
+def kernels(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Takes scores to the kernels on every device. Lists the names of the kernels that were launched."""
+    pretend.kernels(monkeypatch)
+    return launched
 
 
 def check(arguments: tuple[Tensor, ...], expected: tuple[Tensor, ...], rtol: float, atol: float) -> None:
@@ -85,10 +91,9 @@ def test_kernels_equal_the_formula(shape, kernels) -> None:
 
 @RUNS
 @pytest.mark.parametrize("scale", [1.0, 5.0])
-def test_kernels_equal_tensor_operations(scale, kernels, monkeypatch) -> None:
+def test_kernels_equal_tensor_operations(scale, kernels) -> None:
     arguments = tuple(argument.float() for argument in inputs((2, 3, 11, 20), scale))
-    with monkeypatch.context() as without:
-        without.setattr(additive, "fast_version", lambda operation, query: None)
+    with versions.plainly():
         expected = values_and_gradients(score, arguments)
     assert not kernels
     check(arguments, tuple(part.double() for part in expected), rtol=1e-5, atol=2e-5 * scale)
@@ -209,7 +214,7 @@ def test_the_device_decides(monkeypatch) -> None:
         assert versions.fast_version("additive", query) is additive_gpu
         assert versions.fast_version("additive", query.cpu()) is not additive_gpu
         assert versions.fast_version("additive", query.half()) is versions.fast_version("weighted_sum", query) is None
-        monkeypatch.setattr(versions, "TRITON", False)
+        pretend.no_triton(monkeypatch)
         assert versions.fast_version("additive", query) is None
 
 
@@ -248,14 +253,7 @@ def trained(score: FastAdditive, regions: Tensor, query: Tensor) -> list[Tensor]
 
 
 @GPU
-def test_gpu_the_class_takes_its_scores_from_the_kernels(monkeypatch) -> None:
-    launched, launch = [], additive_gpu.launch
-
-    def record(kernel, *arguments, **options) -> None:
-        launched.append(kernel.__name__)
-        launch(kernel, *arguments, **options)
-
-    monkeypatch.setattr(additive_gpu, "launch", record)
+def test_gpu_the_class_takes_its_scores_from_the_kernels(launched) -> None:
     model, *arguments = model_and_inputs()
     expected = trained(model, *arguments)
     for one, other in zip(trained(model.cuda(), *(x.cuda() for x in arguments)), expected, strict=True):

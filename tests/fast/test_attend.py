@@ -1,5 +1,7 @@
 """Weighted sums of vectors, by fused loops and by matrix products: values and gradients against einsum's."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,11 +12,11 @@ from vision_attn.fast.attend import FEW, _loops, _WeightedSum, weighted_sum
 
 
 @pytest.fixture(params=["loops", "products"], autouse=True)
-def ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "products":
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
-    else:
+def ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "loops":
         pytest.importorskip("vision_attn.fast.attend.cpu", reason="numba is not installed")
+    with versions.without_loops(request.param == "products"):
+        yield
 
 
 def inputs(images: int, rows: int, length: int, size: int) -> tuple[Tensor, Tensor]:

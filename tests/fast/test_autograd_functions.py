@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import vision_attn
-from tests import tiny
+from tests import pretend, tiny
 from vision_attn.fast import accelerate, time_loops
 from vision_attn.fast.versions import without_loops
 from vision_attn.layers.linear import Rectified
@@ -134,9 +134,9 @@ def test_passes_change_nothing_of_theirs_as_they_run(monkeypatch: pytest.MonkeyP
     """With the loops of a CPU, with tensor operations, and as on a GPU, where nothing is launched, so that what is
     computed from the outputs of kernels is anything. Every function runs."""
     pytest.importorskip("triton", reason="triton is not installed")
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: False)
-    monkeypatch.setattr("vision_attn.fast.products.SMALL", 0)
-    monkeypatch.setattr("vision_attn.fast.likelihood.AT_ONCE", 100)  # several parts
+    pretend.processor(monkeypatch, intel=False)
+    pretend.small_products(monkeypatch)
+    pretend.several_parts(monkeypatch)
     with watched() as watch:
         for case in RUNS:
             for plain in (False, True):

@@ -1,11 +1,13 @@
 """The most likely words: fused loops and tensor operations against a plain sort of log-probabilities."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests import pretend
 from vision_attn.fast import versions
 from vision_attn.fast.best_words import best_words
 
@@ -13,12 +15,12 @@ BARRED = torch.tensor([0, 2])
 
 
 @pytest.fixture(params=["loops", "tensor operations"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.best_words.cpu", reason="numba is not installed")
         assert versions.fast_version("best_words", torch.zeros(1, 1)) is not None
-    else:
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
+    with versions.without_loops(request.param != "loops"):
+        yield
 
 
 def plain(logits: Tensor, K: int) -> tuple[Tensor, Tensor]:
@@ -84,8 +86,8 @@ def test_threads_share_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(7, 1, 600)
     one = best_words(logits, 3, BARRED)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    loops = pytest.importorskip("vision_attn.fast.loops", reason="numba is not installed")
-    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    pytest.importorskip("vision_attn.fast.loops", reason="numba is not installed")
+    pretend.threads_that_share_little(monkeypatch)
     assert all(map(torch.equal, best_words(logits, 3, BARRED), one))
 
 

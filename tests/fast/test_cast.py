@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests import pretend
 from vision_attn.fast import accelerate, cast, multi_head, time_loops
 from vision_attn.fast.models import over_time, transformer
 from vision_attn.models.draw import DRAW, DRAWReader
@@ -50,10 +51,9 @@ def loss_and_gradients(name: str) -> tuple[Tensor, list[Tensor]]:
 @pytest.mark.parametrize("name", made())
 def test_gradients_are_those_of_autocast(name, collects, monkeypatch) -> None:
     expected = loss_and_gradients(name)
-    monkeypatch.setattr(cast, "_wanted", lambda model: True)
+    pretend.casts(monkeypatch)
     if collects:
-        for module in (time_loops, multi_head, over_time, transformer):
-            monkeypatch.setattr(module, "is_cuda", lambda tensor: True)
+        pretend.on_cuda(monkeypatch, time_loops, multi_head, over_time, transformer)
     loss, gradients = loss_and_gradients(name)
     torch.testing.assert_close(loss, expected[0], rtol=1e-2, atol=1e-2)
     size = torch.stack([grad.norm() for grad in expected[1] if grad is not None]).norm()
@@ -72,7 +72,7 @@ def test_all_weights_are_cast_by_one_operation(monkeypatch) -> None:
             counted[function._schema.name] += 1
             return function(*arguments, **(options or {}))
 
-    monkeypatch.setattr(cast, "_wanted", lambda model: True)
+    pretend.casts(monkeypatch)
     model, inputs = made()["transformer"]
     accelerate(model)
     before = dict(model.named_parameters())

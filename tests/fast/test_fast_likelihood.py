@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests import pretend
 from vision_attn.fast import likelihood
 from vision_attn.fast.likelihood import FastWordLogProb, weighted_words, word_log_prob
 from vision_attn.fast.versions import without_loops
@@ -92,7 +93,7 @@ def test_slopes_of_some_logits_are_those_of_log_softmax(dtype, loops):
 @pytest.mark.parametrize("autocast", [False, True])
 def test_gradients_in_parts(way, autocast, monkeypatch):
     """Several parts of rows; words that count the same, that do not, and that are known not to."""
-    monkeypatch.setattr(likelihood, "AT_ONCE", 100)
+    pretend.several_parts(monkeypatch)
     torch.manual_seed(0)
     output, deep, words = torch.nn.Linear(E, V), torch.randn(20, E, requires_grad=True), torch.randint(0, V, (20,))
     words = torch.zeros_like(words) if way == "nothing said" else words

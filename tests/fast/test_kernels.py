@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import pretend
 from tests.fast.interpreted import check_on_the_interpreter
 from vision_attn.contracts import Captioner
 from vision_attn.fast import accelerate, versions
@@ -147,7 +148,7 @@ def test_an_lstm(rows, parts, dtype, monkeypatch) -> None:
         return LSTMCell()(cell, sum(part.float() for part in gates))
 
     expected = values_and_gradients(plain, *inputs)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     tolerance = {"rtol": 1e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(FastLSTMCell(), *inputs), expected, **tolerance)
 
@@ -164,7 +165,7 @@ def test_the_exponential(dtype, scale, monkeypatch) -> None:
         return (module.exponential(x, 15.0),)
 
     expected = values_and_gradients(exponential, x)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     rtol = 1e-2 if dtype == torch.bfloat16 else 2e-5  # Triton's interpreter does not round to the nearest bfloat16
     torch.testing.assert_close(values_and_gradients(exponential, x), expected, rtol=rtol, atol=1e-9)
     x[0, 0, 0] = torch.nan
@@ -182,7 +183,7 @@ def test_weights_and_context_of_soft_attention(sizes, dtype, monkeypatch) -> Non
     B, R, L, D = sizes
     inputs = 3 * random(B, R, L), random(B, L, D, seed=1, dtype=dtype)
     expected = values_and_gradients(partial(Soft().attended, scale=0.7), *inputs)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     ours = values_and_gradients(partial(FastSoft().attended, scale=0.7), *inputs)
     tolerance = {"rtol": 2e-2, "atol": 6e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
     for one, other in zip(ours, expected, strict=True):
@@ -201,7 +202,7 @@ def test_gradients_of_annotation_vectors_are_summed_over_time(monkeypatch) -> No
 
     inputs = random(4, 2, 3, 6), random(2, 6, 5, seed=1)
     expected = values_and_gradients(lambda *given: loop(*given, False), *inputs)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     torch.testing.assert_close(
         values_and_gradients(lambda *given: loop(*given, True), *inputs), expected, rtol=1e-4, atol=1e-5
     )
@@ -215,7 +216,7 @@ def test_scores_of_minus_infinity_have_weight_zero(monkeypatch) -> None:
     scores, regions = random(1, 2, 70), random(1, 70, 5, seed=1)
     scores[0, 0, :40] = scores[0, 1, 3] = -torch.inf
     expected = module.attended(scores, regions)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     for one, other in zip(module.attended(scores, regions), expected, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -240,7 +241,7 @@ def test_the_filterbank(relative, sizes, monkeypatch) -> None:
 
     expected = values_and_gradients(both, *inputs)
     accelerate(filterbank)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     ours = values_and_gradients(both, *inputs)
     for one, other in zip(ours, expected, strict=True):
         assert (one - other).norm() <= 1e-4 * other.norm()
@@ -255,10 +256,10 @@ def test_best_words(K, V, dtype, monkeypatch) -> None:
 
     logits = (4 * random(2, 3, V)).to(dtype)
     for barred in (torch.tensor([0, 2]), torch.randint(0, V, (2, 3, 4), generator=torch.Generator().manual_seed(1))):
-        with monkeypatch.context() as plain:
-            plain.setattr(versions, "_loops", lambda operation: None)
+        with versions.plainly():
             expected = module.best_words(logits, K, barred)
-            plain.setattr(versions, "on_gpu", lambda tensor: True)
+        with monkeypatch.context() as kernel:
+            pretend.kernels(kernel)
             log_prob, words = module.best_words(logits, K, barred)
         torch.testing.assert_close(log_prob, expected[0], rtol=1e-5, atol=1e-5)
         finite = log_prob.isfinite()
@@ -296,7 +297,7 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
         expected = beam_search(captioner, regions, **options)
         accelerate(captioner)
         with monkeypatch.context() as kernel:
-            kernel.setattr(versions, "on_gpu", lambda tensor: True)
+            pretend.kernels(kernel)
             found = beam_search(captioner, regions, **options)
         torch.testing.assert_close(found.score, expected.score)
         assert torch.equal(found.words, expected.words)
@@ -306,8 +307,8 @@ def test_a_beam(groups, length_power, monkeypatch) -> None:
 @pytest.mark.parametrize("options", [{}, {"min_words": 2, "no_repeat": 1}, {"never": (1, 2, 3, 4)}], ids=str)
 def test_words_of_rows_that_continue_themselves(options, monkeypatch) -> None:
     """The same captions, greedy and sampled, also where rules bar words, or all of them (then a row ends)."""
-    from tests.engine.test_capture import PlainGraph
-    from vision_attn.decode import greedy, replay, sample
+    from tests.graphs import PlainGraph
+    from vision_attn.decode import greedy, sample
 
     class Markov(Captioner):
         """The next word depends on the word before, and on the image's number."""
@@ -320,11 +321,11 @@ def test_words_of_rows_that_continue_themselves(options, monkeypatch) -> None:
 
     captioner, table, regions = Markov(), 2 * random(5, 5), torch.tensor([1.0, 2.0, -1.0])[:, None, None]
     accelerate(captioner)
-    monkeypatch.setattr(replay, "CUDAGraph", PlainGraph)
+    pretend.replayed_searches(monkeypatch, PlainGraph)
     for decode in (greedy, partial(sample, rows=3)):
         found = []
         for kernel in (False, True):
-            monkeypatch.setattr(versions, "on_gpu", lambda tensor, there=kernel: there)
+            pretend.kernels(monkeypatch, kernel)
             torch.manual_seed(0)
             found.append(decode(captioner, regions, max_words=6, **options))
         assert torch.equal(found[0].words, found[1].words) and (found[0].words > 0).any() == ("never" not in options)
@@ -344,7 +345,7 @@ def test_a_normalisation_before_products(rows, monkeypatch) -> None:
     weights = [weight.detach() for weight in norm.parameters()]
     found = []
     for kernel in (False, True):
-        monkeypatch.setattr(versions, "on_gpu", lambda tensor, there=kernel: there)
+        pretend.kernels(monkeypatch, kernel)
 
         def normalised(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
             return (torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (x,)).bfloat16(),)
@@ -368,6 +369,6 @@ def test_pointwise_expressions(gates, dtype, monkeypatch) -> None:
         return module.tanh_of_sum(a, b, c), module.gated(c[..., :gates], b)
 
     expected = values_and_gradients(both, a, b, c)
-    monkeypatch.setattr(versions, "on_gpu", lambda tensor: True)
+    pretend.kernels(monkeypatch)
     tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(values_and_gradients(both, a, b, c), expected, **tolerance)

@@ -7,13 +7,14 @@ import threading
 import pytest
 import torch
 
+from tests import pretend
 from vision_attn.fast import loops
 from vision_attn.fast.threads import Team
 
 
 @pytest.fixture(params=["torch's threads", "own threads"])
 def team(request, monkeypatch):
-    monkeypatch.setattr(loops, "IN_ONE_THREAD", 0)
+    pretend.threads_that_share_little(monkeypatch)
     if request.param == "own threads":
         monkeypatch.setattr(loops, "team", None)
     elif loops.team is None:

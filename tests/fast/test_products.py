@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests import pretend
 from vision_attn.fast import products
 from vision_attn.fast.linear import FastLinear, FastRectified, constant_weights
 from vision_attn.system.machine import multiplies_bf16
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("onednn_for_small_products")
 @pytest.mark.parametrize("kind, after", [(FastLinear, nn.Identity()), (FastRectified, nn.ReLU())])
 @pytest.mark.parametrize("intel", [True, False])
 def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after, intel, monkeypatch):
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: intel)
+    pretend.processor(monkeypatch, intel=intel)
     torch.manual_seed(0)
     ours = kind(33, 17, bias=bias).to(dtype)
     plain = nn.Linear(33, 17, bias=bias).to(dtype)
@@ -38,7 +39,7 @@ def test_results_and_gradients_are_those_of_torch(dtype, bias, rows, kind, after
 @pytest.mark.parametrize("intel", [True, False])
 def test_results_can_be_changed_in_place(intel, monkeypatch):
     """As decoders do that forbid words: `logits[..., PAD] = -inf`."""
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: intel)
+    pretend.processor(monkeypatch, intel=intel)
     logits = FastLinear(4, 3)(torch.randn(2, 5, 4, requires_grad=True))
     logits[..., 0] = -torch.inf
     logits.softmax(dim=-1)[..., 1].sum().backward()
@@ -57,7 +58,7 @@ def test_autocast_keeps_its_own_arithmetic():
 
 
 def test_constant_weights_give_the_same_results_and_notice_another_weight(monkeypatch):
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: False)
+    pretend.processor(monkeypatch, intel=False)
     layers = nn.ModuleList([FastLinear(33, 17), FastLinear(33, 17, bias=False)])
     few, many = torch.randn(3, 33), torch.randn(5, 8, 33)
     with torch.no_grad():
@@ -72,7 +73,7 @@ def test_constant_weights_give_the_same_results_and_notice_another_weight(monkey
 
 
 def test_constant_weights_are_shared_with_inner_contexts_and_later_ones(monkeypatch):
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: False)
+    pretend.processor(monkeypatch, intel=False)
     calls = []
     monkeypatch.setattr("vision_attn.fast.products._arrange", lambda weight, rows: calls.append(weight) or weight)
     layer, rows, arranged = FastLinear(64, 64), torch.randn(32, 64), {}
@@ -109,7 +110,6 @@ def test_constant_weights_in_half_precision_give_the_same_results() -> None:
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_transposed_product(dtype: torch.dtype, sizes: tuple[int, int], narrow: bool, monkeypatch) -> None:
     monkeypatch.setattr(products, "NARROW", narrow)
-    monkeypatch.setattr(products, "SMALL", 1)
     a, b = (torch.randn(7, size).to(dtype) for size in sizes)
     torch.testing.assert_close(products.transposed_product(a, b), a.T @ b)
 
@@ -123,7 +123,7 @@ def test_a_product_with_a_bias(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("intel", [True, False])
 def test_not_a_number_is_not_lost(intel, monkeypatch):
     """A loss that is not finite stops a training; a ReLU that makes 0 of NaN would hide it."""
-    monkeypatch.setattr("vision_attn.fast.products.is_intel", lambda: intel)
+    pretend.processor(monkeypatch, intel=intel)
     layer, seen = FastRectified(4, 3), torch.randn(2, 4)
     with torch.no_grad():
         layer.weight[1] = torch.nan

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests import pretend
 from vision_attn.fast import accelerate, time_loops
 from vision_attn.fast.models import over_time as models_over_time
 from vision_attn.fast.time_loops import Loop, over_time
@@ -172,7 +173,7 @@ def test_gradients_of_glimpse_networks_can_wait_for_all_time_steps(core, glimpse
     model = accelerated(RAM((1, 8, 8), 3, num_glimpses=3, core=core, glimpse=glimpse).double())
     images, results = torch.rand(4, 1, 8, 8, dtype=torch.double), []
     for on_gpu in (False, True):
-        monkeypatch.setattr(models_over_time, "is_cuda", lambda tensor, on_gpu=on_gpu: on_gpu)
+        pretend.on_cuda(monkeypatch, models_over_time, there=on_gpu)
         calls = []
         where = model.glimpse.where
         monkeypatch.setattr(where, "forward", partial(_noted, calls, type(where).forward, where))

@@ -1,22 +1,23 @@
 """The LSTM cell, plain and fast, equals torch's, and its gradient is correct."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from vision_attn.fast import versions
-from vision_attn.fast.lstm import FastLSTMCell, _Cell
+from vision_attn.fast.lstm import FastLSTMCell, _CellUpdate
 from vision_attn.layers.lstm import LSTMCell
 
 
 @pytest.fixture(params=["plain", "loops", "tensors"])
-def lstm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LSTMCell:
+def lstm(request: pytest.FixtureRequest) -> Iterator[LSTMCell]:
     """The cell, and both fast ways of updating it: fused loops for float32, and tensor operations."""
     if request.param == "loops":
         pytest.importorskip("vision_attn.fast.lstm.cpu", reason="numba is not installed")
-    if request.param == "tensors":
-        monkeypatch.setattr(versions, "_loops", lambda operation: None)
-    return LSTMCell() if request.param == "plain" else FastLSTMCell()
+    with versions.without_loops(request.param == "tensors"):
+        yield LSTMCell() if request.param == "plain" else FastLSTMCell()
 
 
 def turn(*rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,8 +84,8 @@ def test_a_cell_is_not_rounded_under_autocast(lstm):
 
 def test_shapes_that_do_not_fit_are_refused_and_empty_ones_fit(lstm):
     with pytest.raises(RuntimeError, match="must match the size"):
-        _Cell.apply(torch.zeros(3, 16), torch.zeros(2, 4))
-    hidden, cell = _Cell.apply(torch.zeros(3, 16), torch.zeros(1, 4))  # as torch broadcasts
+        _CellUpdate.apply(torch.zeros(3, 16), torch.zeros(2, 4))
+    hidden, cell = _CellUpdate.apply(torch.zeros(3, 16), torch.zeros(1, 4))  # as torch broadcasts
     assert hidden.shape == cell.shape == (3, 4)
     hidden, cell = lstm(torch.zeros(0, 1, 4), torch.zeros(0, 1, 16))
     assert hidden.shape == cell.shape == (0, 1, 4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from tests.engine.test_capture import TapeGraph
+from tests.graphs import TapeGraph
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.metrics.cider import AT_ONCE, CiderD, ReferenceTable, padded, word_ids
 from vision_attn.system.errors import UserError

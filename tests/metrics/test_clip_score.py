@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from tests.explain.test_look import clip, saved, vit
-from tests.scoring import quickly
 from vision_attn.commands import main
 
 SAID = {"0.png": "a cat", "1.png": "the dog of a cat", "2.png": "bird a a a a a a a a a", "4.png": "dog", "5.png": "a"}
@@ -21,7 +20,6 @@ REFERENCES |= {"4.png": ["the dog"], "5.png": ["a bird"]}
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Images with references, captions of some of them, and a model."""
-    monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     rng = np.random.default_rng(0)

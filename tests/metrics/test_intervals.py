@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.scoring import quickly
+from tests.scoring import in_this_process
 from vision_attn.contracts import DecodedCaption, Results
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.metrics import METRICS, caption_metrics
-from vision_attn.metrics.coco import captions
 from vision_attn.metrics.coco.sums import bleu, estimates, meteor
 from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.metrics.intervals import FEWEST, Jackknife, holm, p_behind, ratio
@@ -146,7 +145,7 @@ def test_fewer_than_five_images_have_neither_intervals_nor_tests() -> None:
 @pytest.fixture(scope="module")
 def reports():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vision_attn.metrics.coco.captions.run", quickly)
+        in_this_process(patch)
         other = CAPTIONS | {2: "two cats are sleeping", 4: "a kite"}
         names = [name for name in METRICS if name != "SPICE"]
         return [caption_metrics(captions, REFERENCES, names=names) for captions in (CAPTIONS, other)]
@@ -163,9 +162,8 @@ def test_sums_over_all_images_give_the_metrics_of_the_corpus(reports):
             assert alone[name] == pytest.approx([one[name] for one in report.by_image.values()], abs=1e-8)
 
 
-def test_metrics_of_captions_with_an_image_left_out(reports, monkeypatch):
+def test_metrics_of_captions_with_an_image_left_out(reports):
     """Those that the other images have by themselves, but for CIDEr, in which the weights of words stay."""
-    monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
     first, second = map(estimates, reports)
     assert list(first) == list(reports[0].metrics)
     without = caption_metrics({key: CAPTIONS[key] for key in CAPTIONS if key != 2}, REFERENCES, names=list(first))
@@ -202,13 +200,11 @@ def test_nonlinear_metrics_are_covered_too() -> None:
     assert 0.93 <= np.mean((low <= truth[1] - truth[0]) & (truth[1] - truth[0] <= high)) <= 0.97
 
 
-def test_a_single_image_has_no_interval(monkeypatch):
-    monkeypatch.setattr("vision_attn.metrics.coco.captions.run", quickly)
+def test_a_single_image_has_no_interval():
     assert estimates(caption_metrics({1: "a dog"}, {1: ["a dog"]}, names=["BLEU-1"])) == {}
 
 
-def test_an_evaluation_writes_the_intervals_that_score_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captions, "run", quickly)
+def test_an_evaluation_writes_the_intervals_that_score_prints(tmp_path: Path) -> None:
     texts = {number: f"a dog sees a {thing}" for number, thing in enumerate(["cat", "cow", "owl", "fox", "bee"])}
     said = texts | {0: "a dog sees a cow", 1: "nothing at all"}
     evaluator = CaptionScores(["BLEU-1", "CIDEr"])

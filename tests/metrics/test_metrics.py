@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import vision_attn
-from tests.scoring import PLAIN, quickly
+from tests.scoring import PLAIN, in_this_process, quickly
 from vision_attn.contracts import Caption, DecodedCaption, Results
 from vision_attn.data.scenes.grammar import all_captions
 from vision_attn.metrics import (
@@ -199,9 +199,7 @@ def test_line_breaks_and_the_surrounding_shift_nothing(report):
 
 @pytest.mark.slow
 def test_separators_emoji_and_empty_captions(report, their_meteor, monkeypatch):
-    monkeypatch.setattr(
-        "vision_attn.metrics.coco.captions.run", quickly
-    )  # which asks the program that is there already
+    in_this_process(monkeypatch)  # which asks the program that is there already
     monkeypatch.setattr("tests.scoring.exact_meteor", partial(scorers.ask_meteor, their_meteor.meteor_p))
     candidates = {1: "a dog ||| runs", 2: "", 3: "\U0001f600", 4: "a small cat \U0001f600 sits", 5: " \r\n ", 6: "a b"}
     references = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import pretend
 from tests.models.test_show_attend_tell import UNSORTED, D, V, draw
 from tests.ways import prepared
 from vision_attn.attention.scores import Additive
-from vision_attn.fast import ragged
 from vision_attn.models import recurrent
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -47,7 +47,7 @@ def after_own_words(model: RecurrentCaptioner, regions: Tensor, words: Tensor) -
 def test_with_a_probability_of_1_all_words_but_the_first_are_its_own(name: str, unpacked: bool, monkeypatch) -> None:
     monkeypatch.setattr(recurrent, "sample", lambda p: p.argmax(dim=-1))
     if unpacked:  # as on a GPU, when accelerated
-        monkeypatch.setattr(ragged, "readable", lambda words: False)
+        pretend.unread_words(monkeypatch)
     model, (regions, words) = build(name, 1.0), draw(UNSORTED)
     found, expected = model(regions, words).log_prob.sum(), after_own_words(model, regions, words).sum()
     torch.testing.assert_close(found, expected)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests import references
+from tests import pretend, references
 from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import Soft
-from vision_attn.fast import accelerate, ragged, restore
+from vision_attn.fast import accelerate, restore
 from vision_attn.layers.linear import Linear
 from vision_attn.models.recurrent import RecurrentCaptioner
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -109,7 +109,7 @@ def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch):
     found = []
     for unpacked in (False, True):
         if unpacked:
-            monkeypatch.setattr(ragged, "readable", lambda words: False)
+            pretend.unread_words(monkeypatch)
         model.zero_grad()
         caption = model(regions, words)
         (caption.log_prob * weights).sum().backward()

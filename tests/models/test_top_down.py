@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from tests import references
+from tests import pretend, references
 from tests.models import test_show_attend_tell as show_attend_tell
 from tests.models.test_show_attend_tell import SORTED, UNSORTED, B, D, R, V, draw
 from tests.ways import prepared
 from vision_attn.attention.hard import Hard
 from vision_attn.attention.soft import Soft
-from vision_attn.fast import accelerate, ragged
+from vision_attn.fast import accelerate
 from vision_attn.models.top_down import TopDown
 
 pytestmark = pytest.mark.usefixtures("both_ways")
@@ -52,7 +52,7 @@ def test_all_captions_in_all_time_steps_give_the_same(attention, monkeypatch) ->
     weights, found = torch.randn(B, R, words.shape[2]).double(), []
     for unpacked in (False, True):
         if unpacked:
-            monkeypatch.setattr(ragged, "readable", lambda words: False)
+            pretend.unread_words(monkeypatch)
         model.zero_grad()
         caption = model(regions, words)
         (caption.log_prob * weights).sum().backward()

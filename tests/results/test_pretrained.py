@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 import vision_attn
+from tests import pretend
 from tests.pretrained import CAPTIONERS, pretrained  # noqa: F401 (a fixture)
 from vision_attn.commands import main
 from vision_attn.explain.tokens import PatchTiles
@@ -231,7 +232,7 @@ def test_other_verbs(
         assert main(["compare", compared, "--metrics", "CIDEr"]) == 0
         assert re.search(r"^1  \S+ .*\d\.\d{4}$", capsys.readouterr().out, re.MULTILINE)
     model = vision_attn.load(name, device="cpu", max_words=6)
-    monkeypatch.setattr("vision_attn.explain.captioners.word_maps.MOST_WORDS", 6)
+    pretend.short_captions(monkeypatch, 6)
     caption, look = model.caption(image), model.look(image)
     assert caption.text == look.text and caption.picture.size == look.picture.size == (60, 40)
     torch.testing.assert_close(caption.alpha, look.alpha / look.alpha.sum(dim=(1, 2), keepdim=True))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,6 +137,8 @@ def measure(model: Any) -> Any:
 
 TINY = tuple(SIZES["sat_soft_scenes"])
 FOLDED = (*BACKBONE, *OTHERS)
+VIT = ("--task.model.patch=14", "--task.model.overlap=0", "--task.model.num_layers=2", "--task.model.hidden_size=8",
+       "--task.model.num_heads=2", "--task.model.feedforward_size=8")  # fmt: skip
 CASES = {
     "soft": Case("sat_soft_scenes", caption, TINY),
     "hard": Case("sat_hard_scenes", caption, TINY),
@@ -151,7 +155,7 @@ CASES = {
     "RAM": Case("ram_mnist28", classify, tuple(SIZES["ram_mnist28"])),
     "RAM on photographs": Case("weights/ram_photographs", classify),
     "a reader of windows": Case("weights/draw_reader_cluttered100", classify),
-    "a ViT": Case("vit_scenes", look()),
+    "a ViT": Case("vit_scenes", look(), VIT),
     "DRAW": Case("draw_mnist", lambda model: model.draw(3), tuple(SIZES["draw_mnist"])),
     "a captioner that is looked into": Case("sat_soft_scenes", look(), FOLDED),
     "a classifier of glimpses that is measured": Case("ram_mnist28", measure, tuple(SIZES["ram_mnist28"])),
@@ -162,38 +166,30 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], Any]]:
-    """Opens the model of a case, each time a new one."""
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], Any]]:
+    """What opens the model of a case: its name, or the folder of a run, which is written when it is first asked for."""
     root, written = tmp_path_factory.mktemp("runs"), dict[Any, Path]()
     (root / "tiny_model.py").write_text(MODULE)
     sys.path.insert(0, str(root))
 
-    def open_case(case: Case) -> Any:
-        name: Any = case.name
-        if case.options or not any(sign in name for sign in "/:1"):
+    def name_of(case: Case) -> Any:
+        if case.options or not any(sign in case.name for sign in "/:1"):
             if case[::2] not in written:
                 folder = root / str(len(written))
                 folder.mkdir()
                 sizes = [*case.options, "--run.device=cpu"]
                 written[case[::2]] = write_run(case.name, folder / "run", sizes=list(dict.fromkeys(sizes)))
-            name = written[case[::2]]
-        return vision_attn.load(name, device="cpu", **case.settings)
+            return written[case[::2]]
+        return case.name
 
-    yield open_case
+    yield name_of
     sys.path.remove(str(root))
 
 
-@pytest.mark.parametrize("kind", CASES)
-def test_threads_find_what_one_thread_finds(kind: str, opened: Callable[[Case], Any]) -> None:
-    case = CASES[kind]
-    expected = plain(case.ask(opened(case)))
-    for _ in range(1 if case.settings else ROUNDS):
-        model = opened(case)
-        state = torch.get_rng_state()
-        found = together(*[lambda model=model: plain(case.ask(model))] * THREADS)
-        assert found == [expected] * THREADS
-        assert plain(case.ask(model)) == expected
-        assert torch.equal(torch.get_rng_state(), state)
+@pytest.fixture
+def opened(named: Callable[[Case], Any]) -> Callable[[Case], Any]:
+    """Opens the model of a case, each time a new one."""
+    return lambda case: vision_attn.load(named(case), device="cpu", **case.settings)
 
 
 class DrawnOnlyInTurn(TorchDispatchMode):
@@ -207,25 +203,37 @@ class DrawnOnlyInTurn(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@contextmanager
+def random_numbers_in_turn() -> Iterator[None]:
+    """What draws random numbers, or sets where they go on, must hold `DRAWING`: an unlucky thread would change the
+    samples of another, too rarely to be seen where threads run together."""
+
+    def in_turn(call: Callable[..., Any], *arguments: Any) -> Any:
+        assert DRAWING._lock._is_owned(), f"{call.__name__} while another thread may draw"
+        return call(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, DrawnOnlyInTurn():
+        for name in ("set_rng_state", "manual_seed"):
+            patch.setattr(torch, name, partial(in_turn, getattr(torch, name)))
+        yield
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
-def test_what_draws_or_sets_random_numbers_has_its_turn(
-    kind: str, opened: Callable[[Case], Any], monkeypatch: pytest.MonkeyPatch
+def test_threads_find_what_one_thread_finds(
+    kind: str, named: Callable[[Case], Any], opened: Callable[[Case], Any]
 ) -> None:
-    """Of these, an unlucky thread would change the samples of another: rarely, so that running both may not show it."""
-    case, calls = CASES[kind], {name: getattr(torch, name) for name in ("set_rng_state", "manual_seed")}
-    opened(case)  # whose run is written where it is missing, with weights of a test
-
-    def in_turn(name: str) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            assert DRAWING._lock._is_owned(), f"{name} while another thread may draw"
-            return calls[name](*args)
-
-        return call
-
-    for name in calls:
-        monkeypatch.setattr(torch, name, in_turn(name))
-    with DrawnOnlyInTurn():
-        case.ask(opened(case))
+    case = CASES[kind]
+    named(case)  # whose run has random weights
+    with random_numbers_in_turn():
+        expected = plain(case.ask(opened(case)))
+    for _ in range(1 if case.settings else ROUNDS):
+        model = opened(case)
+        state = torch.get_rng_state()
+        found = together(*[lambda model=model: plain(case.ask(model))] * THREADS)
+        assert found == [expected] * THREADS
+        assert plain(case.ask(model)) == expected
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("kind", ["BLIP", "ViT and GPT-2", "LLaVA"])
@@ -262,6 +270,7 @@ def test_different_questions_to_one_model_do_not_meet(opened: Callable[[Case], A
         assert together(*[lambda ask=ask, run=run: plain(ask(run)) for ask in asked]) == expected
 
 
+@pytest.mark.slow
 def test_models_are_opened_and_asked_by_threads_at_the_same_time(opened: Callable[[Case], Any]) -> None:
     """torch.fx, which cuts networks for encoders, replaces what calls a module, in all threads. Random weights and
     seeded samples come from one generator."""
@@ -274,7 +283,7 @@ def test_models_are_opened_and_asked_by_threads_at_the_same_time(opened: Callabl
 
     def someone_else() -> int:
         calls = 0
-        while not done.is_set() or not calls:
+        while not done.wait(0.001) or not calls:
             assert torch.equal(layers(x), before)
             calls += 1
         return calls

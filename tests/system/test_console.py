@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from tests import pretend
 from vision_attn import commands
-from vision_attn.system import console
 from vision_attn.system.console import complain, printable, progress, say
 from vision_attn.system.errors import UserError
 
@@ -40,7 +40,7 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     list(progress(range(5), what="short", unit="image"))
     assert sys.stderr.getvalue() == ""
-    monkeypatch.setattr(console, "SECONDS", 0.0)
+    pretend.progress_at_once(monkeypatch)
     bar = progress(what="annotation vectors", unit="image", total=8, initial=2)
     bar.update(2)
     bar.update(4)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import pretend
 from vision_attn.system import machine
 from vision_attn.system.locks import Turn
 from vision_attn.system.thread_trial import MOST, VARIABLES, ThreadTrial, numbers_to_try, threads_kept
@@ -156,7 +157,7 @@ def four_threads(monkeypatch: pytest.MonkeyPatch):
     """Torch has four threads, nobody has chosen their number, and the machine has eight cores."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("vision_attn.system.thread_trial.cores", lambda: 8)
+    pretend.cores(monkeypatch, 8)
     with threads_kept():
         torch.set_num_threads(4)
         yield
@@ -167,9 +168,9 @@ def test_there_is_nothing_to_try_on_another_device_or_where_the_user_has_chosen(
 ) -> None:
     assert numbers_to_try(CPU) == (1, 4)
     assert numbers_to_try(torch.device("cuda")) == numbers_to_try(torch.device("mps")) == (4,)
-    monkeypatch.setattr("vision_attn.system.thread_trial.cores", lambda: 2)
+    pretend.cores(monkeypatch, 2)
     assert numbers_to_try(CPU) == (1, 2)
-    monkeypatch.setattr("vision_attn.system.thread_trial.cores", lambda: 1)
+    pretend.cores(monkeypatch, 1)
     assert numbers_to_try(CPU) == (1,)
     for name in VARIABLES:
         with monkeypatch.context() as patched:
@@ -198,8 +199,7 @@ def test_a_turn_has_the_number_of_the_trial_and_a_copy_has_none(
     with turn:
         assert torch.get_num_threads() == turn.threads == 4
     turn.try_threads(CPU)
-    fast, add = {1: 0.1, 4: 0.5}, ThreadTrial.add
-    monkeypatch.setattr(ThreadTrial, "add", lambda trial, seconds, kind=None: add(trial, fast[trial.threads], kind))
+    pretend.seconds_of_work(monkeypatch, {1: 0.1, 4: 0.5})
     seen = []
     for _ in range(MOST):
         with turn, turn:

@@ -171,10 +171,9 @@ def test_a_run_killed_right_after_validation_ends_the_linear_start_once(tmp_path
             raise KeyboardInterrupt
         return ended(model, nll)
 
-    monkeypatch.setattr(MemoryNetwork, "validated", killed)
-    with suppress(KeyboardInterrupt):
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(MemoryNetwork, "validated", killed)
         main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"}))
-    monkeypatch.setattr(MemoryNetwork, "validated", ended)
     assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"})) == 0
     whole, again = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "killed"))
     assert all(whole[name].equal(again[name]) for name in whole) and not whole["model.linear"]

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
+from tests import scoring
 from tests.untrained import write_run
 from vision_attn.attention.hard import Hard
 from vision_attn.commands import main
@@ -23,7 +24,6 @@ from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.decode import beam_search, greedy
 from vision_attn.encoders.concatenated import Concatenated
 from vision_attn.encoders.convnet import ConvNet
-from vision_attn.metrics.evaluators import CaptionScores
 from vision_attn.models.ensemble import Ensemble, Share
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
@@ -303,7 +303,7 @@ def metrics(folder: Path) -> dict:
 def one_metric() -> Iterator[None]:
     """Evaluations compute BLEU alone, which takes a fraction of the time of all metrics."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vision_attn.tasks.caption.CaptionScores", lambda *_, **__: CaptionScores(["BLEU-4"]))
+        scoring.by(patch, "BLEU-4")
         yield
 
 

@@ -16,7 +16,6 @@ import torch
 from matplotlib.colors import to_hex
 from PIL import Image
 
-import vision_attn
 from vision_attn.contracts import DecodedCaption, Glimpses, Reads
 from vision_attn.explain.explanation import Explanation
 from vision_attn.geometry.extents import WHOLE, Extent, cell
@@ -364,18 +363,6 @@ def test_maps_are_saved_as_arrays_that_need_no_pickle(tmp_path: Path) -> None:
         captioned("a dog", alpha=None).save(tmp_path / "b.npz")
     with pytest.raises(UserError, match="each result as an .npz file of its own"):
         ResultList([result]).save(tmp_path / "c.npz")
-
-
-def test_matplotlib_is_imported_where_a_figure_is_drawn_and_pyplot_never() -> None:
-    package = Path(vision_attn.__file__).parent
-    late = {path.stem for path in (package / "viz" / "figures").glob("*.py") if "import" in path.read_text()} - {
-        "paper"
-    }
-    for path in package.rglob("*.py"):
-        text = path.read_text()
-        assert "pyplot" not in re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
-        if path.parent.name != "figures" or path.stem == "paper":
-            assert not re.search(rf"^(from|import) (matplotlib|vision_attn.viz.figures.({'|'.join(late)}))", text, re.M)
 
 
 def test_a_paper_figure_says_what_it_is_on() -> None:

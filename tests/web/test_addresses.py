@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from tests import pretend
 from vision_attn.system.errors import UserError
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
@@ -112,7 +113,7 @@ def test_a_host_that_cannot_be_used_is_refused(capsys, monkeypatch) -> None:
 
 
 def test_addresses_of_version_6_are_in_brackets(classifier, monkeypatch, capsys) -> None:  # noqa: F811
-    monkeypatch.setattr(server.Server, "serve_forever", lambda self: None)
+    pretend.a_server_that(monkeypatch, lambda server: None)
     monkeypatch.setattr("vision_attn.api.load", lambda *_, **options: classifier)
     if main(["serve", "runs/ram", "--host", "::1", "--port", "0"]) == 0:  # this machine has such an address
         assert "ready: open http://[::1]:" in capsys.readouterr().out

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
+from tests import pretend
 from tests.untrained import write_run
 from vision_attn.api import load
 
@@ -64,7 +65,7 @@ def held(monkeypatch) -> Iterator[SimpleNamespace]:
         assert found.free.wait(PATIENCE)
         return answers(model, verb, options, files)
 
-    monkeypatch.setattr(server, "answers", waiting)
+    pretend.answering(monkeypatch, waiting)
     yield found
     found.free.set()
 
@@ -132,8 +133,7 @@ HALVES = {
 @pytest.mark.parametrize("dripping", [False, True])
 def test_each_request_of_a_connection_must_arrive_in_time(served, monkeypatch, parts, dripping) -> None:
     """Not its first one alone; a byte now and then is not enough."""
-    monkeypatch.setattr(connections, "LONGEST", 0.5)
-    monkeypatch.setattr(connections, "LINGER", 0.5)
+    pretend.impatient_server(monkeypatch, 0.5)
     *whole, half = parts
     with connect(served) as connection:
         for part in whole:
@@ -149,7 +149,7 @@ def test_each_request_of_a_connection_must_arrive_in_time(served, monkeypatch, p
 
 def test_an_answer_must_be_read_in_time(served, monkeypatch) -> None:
     """Also one that another request waits behind."""
-    monkeypatch.setattr(connections, "LONGEST", 0.5)
+    pretend.impatient_server(monkeypatch, 0.5)
     served.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # or the system takes all of it at once
     alive = served._uvicorn.server_state.connections
     for requests in (1, 3):
@@ -159,8 +159,7 @@ def test_an_answer_must_be_read_in_time(served, monkeypatch) -> None:
 
 
 def test_a_client_may_wait_longer_for_its_answer(served, held, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "LONGEST", 0.1)
-    monkeypatch.setattr(connections, "LINGER", 0.1)
+    pretend.impatient_server(monkeypatch, 0.1)
     with connect(served, post(digit())) as connection:
         wait_until(lambda: held.sizes == [1])
         assert not select.select([connection], [], [], 1)[0]
@@ -169,7 +168,7 @@ def test_a_client_may_wait_longer_for_its_answer(served, held, monkeypatch) -> N
 
 
 def test_idle_connections_make_room(served, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 8)
+    pretend.connections_at_most(monkeypatch, 8)
     idle = [connect(served, sent) for sent in (b"", b"GET /", post(bytes(9))[:-1]) for _ in range(10)]
     try:
         assert ask(served, head("GET /models"))[0] == 200
@@ -181,7 +180,7 @@ def test_idle_connections_make_room(served, monkeypatch) -> None:
 
 
 def test_a_server_whose_clients_all_wait_for_answers_refuses_more(served, held, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 3)
+    pretend.connections_at_most(monkeypatch, 3)
     waiting = [connect(served, post(digit())) for _ in range(3)]
     wait_until(lambda: len(served._asked) == 3)
     for _ in range(3):
@@ -334,7 +333,7 @@ def test_a_bug_is_told_to_the_client_and_printed_once(served, monkeypatch, capfd
     def broken(*_) -> None:
         raise AssertionError("ours")
 
-    monkeypatch.setattr(server, "answers", broken)
+    pretend.answering(monkeypatch, broken)
     for _ in range(3):
         assert ask(served, post(digit())) == (500, {"error": "this is a bug in vision-attn: AssertionError"})
     assert capfd.readouterr().err.count("AssertionError: ours") == 1

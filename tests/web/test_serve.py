@@ -23,6 +23,7 @@ import torch
 import torchvision
 from PIL import Image, ImageDraw
 
+from tests import pretend
 from tests.browser import NEEDED, PROGRAM, Browser
 from tests.untrained import write_run
 from vision_attn.api import Model, load
@@ -40,7 +41,7 @@ from vision_attn.tasks.classify import Classification
 from vision_attn.viz.page import PageItem, write_page
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
-from vision_attn.web import connections, make_server, server  # noqa: E402
+from vision_attn.web import make_server, server  # noqa: E402
 
 PHOTOGRAPH = Path(__file__).parents[2] / "docs" / "photographs" / "coffee.jpg"
 
@@ -134,7 +135,7 @@ def test_serve_opens_runs_and_models_of_other_libraries(tmp_path, monkeypatch, c
     """Each with its weights; a mistake in a name gets the suggestion that `vision-attn look` gives."""
     run = str(write_run("sat_soft_scenes", tmp_path / "run"))
     served: list = []
-    monkeypatch.setattr(server.Server, "serve_forever", lambda self: served.extend(self.models))
+    pretend.a_server_that(monkeypatch, lambda server: served.extend(server.models))
     names = ["squeezenet1_1", run, "squeezenet1_1"]
     model = torchvision.models.get_model("squeezenet1_1")
     torch.save({name: value * 0 for name, value in model.state_dict().items()}, tmp_path / "0.pt")
@@ -230,7 +231,7 @@ def test_requests_that_wait_are_answered_together_each_with_its_own_answer(serve
         assert free.wait(60)
         return answers(model, verb, options, files)
 
-    monkeypatch.setattr(server, "answers", counted)
+    pretend.answering(monkeypatch, counted)
     sent = [PHOTOGRAPH.read_bytes(), *(picture((40, 40 + 9 * number), "JPEG") for number in range(3)), b"no image"]
     with ThreadPoolExecutor(5) as clients:
         first = clients.submit(ask, served, "/caption", sent[0])
@@ -248,7 +249,7 @@ def test_requests_that_wait_are_answered_together_each_with_its_own_answer(serve
 
 
 def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(connections, "LONGEST", 0.3)
+    pretend.impatient_server(monkeypatch, 0.3)
     address = "127.0.0.1", served.server_port
     head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{served.server_port}\r\nContent-Length: 1000\r\n\r\n".encode()
     with socket.create_connection(address, timeout=10) as short:
@@ -269,7 +270,7 @@ def test_requests_that_break_off_are_answered_or_dropped_in_silence(served, monk
 
 
 def test_a_client_that_sends_a_byte_at_a_time_is_cut_off(served, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "LONGEST", 0.5)
+    pretend.impatient_server(monkeypatch, 0.5)
     address = "127.0.0.1", served.server_port
     starts = (
         b"GE",

@@ -145,10 +145,10 @@ def test_an_upload_that_takes_too_long_is_refused(served, monkeypatch) -> None:
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes())[0] == 200
     for process in served._decoders._all:
         os.kill(process._popen.pid, signal.SIGSTOP)
-    monkeypatch.setattr(served._decoders, "seconds", 0.2)
-    status, answer = ask(served, "/caption?name=slow.ppm", b"P6\n#" + b"x" * 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(served._decoders, "seconds", 0.2)
+        status, answer = ask(served, "/caption?name=slow.ppm", b"P6\n#" + b"x" * 1000)
     assert status == 413 and answer["error"].startswith("slow.ppm: decoding it takes more than")
-    monkeypatch.setattr(served._decoders, "seconds", FOREVER)
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes())[0] == 200
 
 

@@ -155,13 +155,17 @@ def _checked(constructor: Any, path: str, type_: type, key: str) -> Any:
 def fitting(type_: type) -> dict[str, str]:
     """Return the paths of the subclasses of `type_` that are imported, by their names: those of this package, or else
     all. Those without subclasses come first, since others may be mere bases."""
-    classes = [] if type_ is object else [*type.__subclasses__(type_)]
-    for one in classes:
-        classes += [other for other in type.__subclasses__(one) if other not in classes]
-    named = [one for one in classes if one.__name__ == one.__qualname__ and one.__name__[0] != "_"]
-    own = [one for one in named if _within(one.__module__, MODULES)]
-    ordered = sorted(own or named, key=lambda one: bool(type.__subclasses__(one)))
-    return {one.__name__: f"{_public(one)}.{one.__name__}" for one in ordered}
+    classes: list[type] = [] if type_ is object else [*_subclasses(type_)]
+    for known in classes:
+        classes += [subclass for subclass in _subclasses(known) if subclass not in classes]
+    named = [known for known in classes if known.__name__ == known.__qualname__ and known.__name__[0] != "_"]
+    own = [known for known in named if _within(known.__module__, MODULES)]
+    ordered = sorted(own or named, key=lambda known: bool(_subclasses(known)))
+    return {known.__name__: f"{_public(known)}.{known.__name__}" for known in ordered}
+
+
+def _subclasses(type_: type) -> list[type]:
+    return type.__subclasses__(type_)  # of a metaclass too, whose own method is another
 
 
 def _public(type_: type) -> str:

@@ -193,9 +193,9 @@ def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
 def _plots(numbers: Mapping[str, Any], lines: Sequence[str]) -> list[Plot]:
     steps = numbers["settings"]["steps"]
     plots = []
-    for name, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
+    for order, text in (("deletion", "regions deleted"), ("insertion", "regions inserted")):
         curves = {
-            name: [(100 * step / steps, value) for step, value in enumerate(curve[name])]
+            name: [(100 * step / steps, value) for step, value in enumerate(curve[order])]
             for name, curve in numbers["curves"].items()
         }
         plots.append(

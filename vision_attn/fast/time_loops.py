@@ -166,7 +166,7 @@ class CollectedLayer(Collected):
         self.rectified = isinstance(layer, Rectified)
         self.weight = layer.weight.detach().to(dtype)
         self.bias = None if layer.bias is None else layer.bias.detach().to(dtype)
-        self.version, self.parts = self.weight._version, dict[tuple[int, int], Tensor]()
+        self.version, self.columns = self.weight._version, dict[tuple[int, int], Tensor]()
         self.on_gpu = is_cuda(self.weight)
         self.multiply = linear if differs(self.weight) else F.linear
 
@@ -180,10 +180,10 @@ class CollectedLayer(Collected):
         """The gradient of the inputs from `start` to `stop`, given that of the outputs before a ReLU."""
         if self.weight._version != self.version:
             raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
-        if (start, stop) not in self.parts:
+        if (start, stop) not in self.columns:
             columns = self.weight[:, start:stop]
-            self.parts[start, stop] = columns if self.on_gpu else columns.contiguous()  # oneDNN is slow with a part
-        return self.multiply(grad, self.parts[start, stop].t())
+            self.columns[start, stop] = columns if self.on_gpu else columns.contiguous()  # oneDNN is slow with a part
+        return self.multiply(grad, self.columns[start, stop].t())
 
 
 class _LayerWeights(torch.autograd.Function):

@@ -241,7 +241,7 @@ class Captions(Captioned):
         prefixed = [
             (f"{name}/" * (len(self._located) > 1), views)
             for name, located in self._located.items()
-            for views in located.views.parts()
+            for views in located.views.plain_and_mirrored()
         ]
         assert cache is not None
         folders = [cached_features(cache, frozen, views, verify=self.verify) for _, views in prefixed]

@@ -124,7 +124,7 @@ def leave_out_copies(sources: Mapping[str, LocatedSource], cache: Path | None) -
     """Keep a photograph only in the first of the splits in `PRIORITY` in which it stands, in whichever source. Logs how
     many stand in the data twice."""
     groups = [(split, source) for split in PRIORITY for source in sources.values()]
-    marks = {id(source): marks_of(source.views.parts()[0], cache) for source in sources.values()}
+    marks = {id(source): marks_of(source.views.plain_and_mirrored()[0], cache) for source in sources.values()}
     joined = np.concatenate([marks[id(source)][source.views.view_indices[split]] for split, source in groups])
     ends = np.cumsum([len(source.splits[split]) for split, source in groups])
     first, numbers = first_copies(joined), np.arange(len(joined))

@@ -78,7 +78,7 @@ class Views(Sequence[View]):
                 )
             owner[view_indices] = number
 
-    def parts(self) -> "list[Views]":
+    def plain_and_mirrored(self) -> "list[Views]":
         """The photographs, and those that are mirrored, as far as there are any: each has a cache of its own, so that
         mirroring uses the existing one."""
         count = len(self.photographs)

@@ -31,7 +31,7 @@ class Turns:
         due = np.where(np.abs(due - due.round()) < 1e-9, due.round(), due)
         self.always = np.repeat(np.arange(len(due)), due.astype(np.int64))
         """Photographs that every epoch has, with their number of turns."""
-        self.parts = []
+        self.taking_turns = []
         """The photographs of each source that take turns, and the end of the share of each in their sum."""
         longest = [lengths[self.always]]
         for first, end in pairwise(bounds):
@@ -45,7 +45,7 @@ class Turns:
             ends = np.cumsum(due[members] % 1)
             ends *= number / ends[-1]
             ends[-1] = number
-            self.parts.append((members, ends))
+            self.taking_turns.append((members, ends))
             begin = np.searchsorted(ends, np.arange(number), side="right")
             last = np.searchsorted(ends, np.arange(1, number + 1), side="left")
             longest.append(
@@ -60,7 +60,7 @@ class Turns:
         point = (start + epoch * GOLDEN) % 1
         chosen = [
             members[np.searchsorted(ends, np.arange(round(ends[-1])) + point, side="right")]
-            for members, ends in self.parts
+            for members, ends in self.taking_turns
         ]
         return np.concatenate([self.always, *chosen])
 

@@ -127,7 +127,7 @@ class _WordLogProb(torch.autograd.Function):
             half = torch.get_autocast_dtype(deep.device.type)
             deep, weight, bias = deep.to(half), weight.to(half), None if bias is None else bias.to(half)
         ctx.save_for_backward(deep, weight, bias, words)
-        ctx.row_groups, ctx.kept, ctx.gradients = _parts(words, weight), [], None
+        ctx.row_groups, ctx.kept, ctx.gradients = _row_groups(words, weight), [], None
         keep = training and (words.device.type != "cpu" or weighted)
         if training and not keep:
             ctx.gradients = _Gradients(deep, weight, ctx.needs_input_grad)
@@ -152,7 +152,7 @@ class _WordLogProb(torch.autograd.Function):
             raise RuntimeError("word_log_prob can be differentiated once: its backward pass frees what it kept")
         row_groups, kept, gradients = ctx.row_groups, ctx.kept, ctx.gradients
         ctx.row_groups = ctx.kept = ctx.gradients = None
-        if gradients and (factor := _only(grad, row_groups)) is not None:
+        if gradients and (factor := _common_gradient(grad, row_groups)) is not None:
             return *gradients.times(factor), None, None, None
         grad, gradients = grad.masked_fill(words == 0, 0), _Gradients(deep, weight, ctx.needs_input_grad)
         for rows, logits in zip(row_groups, kept or repeat(None), strict=False):
@@ -164,7 +164,7 @@ class _WordLogProb(torch.autograd.Function):
         return *gradients.times(None), None, None, None
 
 
-def _parts(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
+def _row_groups(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
     """Rows that are computed together: on a CPU some of those that are not PAD, on a GPU all."""
     if words.device.type != "cpu":  # where a synchronisation costs more than padding
         return [slice(None)]
@@ -179,7 +179,7 @@ def _placed(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: C
     return zeros().index_copy(0, torch.cat(rows), torch.cat(values)) if rows else values[0]  # one slice, of all rows
 
 
-def _only(grad: Tensor, row_groups: list[Tensor]) -> Tensor | None:
+def _common_gradient(grad: Tensor, row_groups: list[Tensor]) -> Tensor | None:
     """The gradient of each word, if it is the same for all; None otherwise."""
     if not row_groups:
         return grad.new_zeros(())
@@ -192,7 +192,7 @@ class _Gradients:
 
     def __init__(self, deep: Tensor, weight: Tensor, needed: Sequence[bool]) -> None:
         self.inputs, self.needed = (deep, weight), needed
-        self.parts: list[Tensor | slice] = []
+        self.row_groups: list[Tensor | slice] = []
         self.deep: list[Tensor] = []
         self.weight: Tensor | None = None
         self.bias: Tensor | None = None
@@ -201,7 +201,7 @@ class _Gradients:
         """Add the gradients of log p(words), times `factor`. Returns log p(words). Fused loops overwrite the logits."""
         deep, weight = self.inputs
         log_prob, slopes, slopes_of_bias = _log_prob_and_slopes(logits, words, factor)
-        self.parts.append(rows)
+        self.row_groups.append(rows)
         if self.needed[0]:
             self.deep.append(linear(slopes, weight.mT))
         if self.needed[1]:
@@ -218,9 +218,9 @@ class _Gradients:
         if self.needed[1] and self.weight is None:
             self.weight = torch.zeros_like(weight)
             self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
-        if factor is None and len(self.parts) > 1:
+        if factor is None and len(self.row_groups) > 1:
             factor = deep.new_ones(())  # the sums were added up in place, and stay here
-        of_deep = _placed(self.parts, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
+        of_deep = _placed(self.row_groups, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
         gradients = of_deep, self.weight, self.bias
         return [gradient if gradient is None or factor is None else gradient * factor for gradient in gradients]
 

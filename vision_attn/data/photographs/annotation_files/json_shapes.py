@@ -96,8 +96,8 @@ def _purposes(keys: tuple[str, ...]) -> frozenset[str]:
 
 
 def _parts(turn: Record) -> Iterator[Record]:
-    said = turn.get("value", turn.get("content"))
-    yield from said if _are(said, dict) else [{"text": said}]
+    content: Any = turn.get("value", turn.get("content"))
+    yield from content if _are(content, dict) else [{"text": content}]
 
 
 def _texts(turn: Record) -> list[str]:
