@@ -112,8 +112,8 @@ class Evaluator:
         raise NotImplementedError
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all batches so far, with names of their own; NaN for one that failed, and for a share of
-        nothing."""
+        """Return the metrics of all batches so far, with names of their own; NaN for one that failed, and for a share
+        of nothing."""
         raise NotImplementedError
 
     def write(self, folder: Path) -> None:
