@@ -1,4 +1,4 @@
-"""Train and measure rows of papers by `train` and `eval`, and compare their numbers with those of the documents."""
+"""The commands that train and measure the rows of `vision-attn reproduce`, and whether its numbers hold."""
 
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt

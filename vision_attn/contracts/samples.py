@@ -7,12 +7,13 @@ from torch import Tensor
 
 
 class Choice(NamedTuple):
-    """The samples of all time steps, as a score-function estimator needs them. Zero where nothing was sampled."""
+    """The samples of all time steps, as a score-function estimator needs them."""
 
     log_prob: Float[Tensor, "B R T"]
-    """log p of each sample, in nats."""
+    """log p of each sample, in nats; 0 where nothing was sampled."""
     entropy: Float[Tensor, "B R T"]
-    """The entropy of the distribution, in nats; also where its expectation replaced the sample."""
+    """The entropy of each distribution, in nats, also where its expectation replaced the sample; 0 past the end of a
+    row."""
     sampled: Bool[Tensor, "B R T"]
     """True where there is a sample; False past the end of a row and where an expectation replaced the sample."""
     state: Float[Tensor, "B R T H"]

@@ -1,7 +1,8 @@
-"""Images with different numbers of regions in one batch: vectors of zeros follow those of an image that has fewer.
+"""Padding: images with different numbers of regions in one batch. Vectors of zeros follow those of an image that has
+fewer.
 
 A vector that is exactly zero is padding, where the encoder says that it pads (`Encoder.pads`). The mask is computed of
-the vectors themselves, on their device, so that no contract needs another argument.
+the vectors themselves, on their device, so that no model or task passes a mask along.
 """
 
 import torch
@@ -24,7 +25,7 @@ def mean_region(regions: Float[Tensor, "B L D"], real: Bool[Tensor, "B L"] | Non
     return regions.sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
-def without_padding(scores: Float[Tensor, "B R L"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B R L"]:
+def mask_padding(scores: Float[Tensor, "B R L"], real: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B R L"]:
     """Set the scores of padding to -inf, so that its weights are exactly 0."""
     return scores if real is None else scores.masked_fill(~real[:, None], -torch.inf)
 

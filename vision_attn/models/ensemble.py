@@ -53,7 +53,7 @@ class Ensemble(Captioner):
         return tuple(member.steer(own, forced) for member, own in zip(self.members, memory, strict=True))
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
-        pairs = zip(self.members, self._shared(regions), strict=True)
+        pairs = zip(self.members, self._split(regions), strict=True)
         memories, states = zip(*(member.start(own, rows) for member, own in pairs), strict=True)
         return memories, states
 
@@ -69,12 +69,12 @@ class Ensemble(Captioner):
         return log_prob, states, None if alpha is None else AttentionMap(alpha)
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        captions = [member(own, words) for member, own in zip(self.members, self._shared(regions), strict=True)]
+        captions = [member(own, words) for member, own in zip(self.members, self._split(regions), strict=True)]
         log_prob = log_mean([caption.log_prob for caption in captions]) * (words != PAD)
         real = next((caption.real for caption in captions if caption.real is not None), None)
         return Caption(log_prob, self._mean_map([caption.alpha for caption in captions]), real=real)
 
-    def _shared(self, regions: Float[Tensor, "B L D"]) -> list[Float[Tensor, "B _ _"]]:
+    def _split(self, regions: Float[Tensor, "B L D"]) -> list[Float[Tensor, "B _ _"]]:
         """Return the annotation vectors of each member."""
         return [regions[:, : share.num_regions, share.features] for share in self.shares]
 

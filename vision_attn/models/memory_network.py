@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vision_attn.contracts import PAD, Answerer, Answers
-from vision_attn.layers.padding import real_regions, without_padding
+from vision_attn.layers.padding import mask_padding, real_regions
 from vision_attn.system.checks import check_range
 
 INITIAL = 0.1
@@ -174,7 +174,7 @@ class MemoryNetwork(Answerer):
     def _weights(self, scores: Float[Tensor, "B L 1"], real: Bool[Tensor, "B L"]) -> Float[Tensor, "B L"]:
         """Return p_i = softmax(u^T m_i) (Sukhbaatar et al. 2015, eq. 1), or u^T m_i during the linear start."""
         scores = scores.squeeze(-1)
-        softmax = without_padding(scores[:, None], real).squeeze(1).softmax(dim=-1)
+        softmax = mask_padding(scores[:, None], real).squeeze(1).softmax(dim=-1)
         return torch.where(self.linear, scores * real, softmax)
 
     def _times(self, facts: Tensor) -> Int[Tensor, "B L"]:

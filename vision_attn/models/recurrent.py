@@ -15,7 +15,7 @@ from vision_attn.attention.soft import Attention, AttentionOutput, EachRegion
 from vision_attn.contracts import PAD, AttentionMap, Caption, Captioner, Forced
 from vision_attn.contracts.nested import Nested
 from vision_attn.layers.likelihood import WordLogProb
-from vision_attn.layers.padding import without_padding
+from vision_attn.layers.padding import mask_padding
 from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import check_range, require
 from vision_attn.system.console import with_article
@@ -207,7 +207,7 @@ class RecurrentCaptioner(Captioner):
         if scores.dim() != 3 or scores.shape[2] != memory.regions.shape[1]:
             sizes = {"B": memory.regions.shape[0], "L": memory.regions.shape[1]}
             require("scores", scores, "B R L", "float", hint=f", of {type(self.score).__name__}", **sizes)
-        scores = without_padding(scores, memory.real)
+        scores = mask_padding(scores, memory.real)
         steered = {} if memory.forced is None else {"forced": memory.forced}
         seen = self.attention(scores, memory.regions, memory.expectation_mask, state.seen_before, **steered)
         return seen, self.score.after(carry, seen.alpha)

@@ -62,8 +62,8 @@ DRAWING = Turn()
 
 @contextmanager
 def forked(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Within this context, only this thread draws from torch's default generators, among threads that take `DRAWING`.
-    Afterwards the generators are as before.
+    """Within this context, this thread alone draws from torch's default generators. Afterwards they are as before.
+    Threads that draw without taking `DRAWING` are not kept out.
 
     seed: the seed of the generators; None: they stay as they are.
     device: the device whose generator is restored, in addition to the CPU's.

@@ -1,4 +1,4 @@
-"""A photograph of an annotation file."""
+"""A photograph with its captions, as annotation files list it, and the checks of its name and its captions."""
 
 import re
 import unicodedata

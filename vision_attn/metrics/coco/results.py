@@ -1,4 +1,4 @@
-"""Write captions in COCO's results format, and the scores of each image."""
+"""Write captions in COCO's results format, the metrics of each image, and the intervals of metrics."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from vision_attn.system.files import replacing
 
 EACH = "scores.jsonl"
-"""The name of the file of the metrics of each image that an evaluation writes."""
+"""The file in which an evaluation writes the metrics of each image."""
 INTERVALS = "intervals.json"
-"""The name of the file of the intervals of metrics that an evaluation writes."""
+"""The file in which an evaluation writes the intervals of its metrics."""
 
 Image: TypeAlias = int | str | tuple[str, int | str]
 """The id of an image; with several data sets, which may share ids, the name of its set and its id."""
