@@ -21,9 +21,39 @@ from vision_attn.task import Source
 from vision_attn.tasks.steering import Attend, Wanted
 
 if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
     from vision_attn.results.classified import ClassificationResult, DrawnImages
     from vision_attn.results.explained import ExplanationResult
     from vision_attn.results.faithfulness import MeasureResult
+
+    class CaptionOptions(TypedDict, total=False):
+        strategy: Strategy
+        seed: int | None
+        placed: bool
+        unreadable: list[str] | None
+        attend: Attend | None
+        strength: float | int
+        beams: int
+        max_words: int
+        min_words: int
+        no_repeat: int
+        length_power: float
+        diversity: float
+        temperature: float
+        top_p: float
+        prompt: str
+
+    class TranscribeOptions(TypedDict, total=False):
+        placed: bool
+        locations: Sequence[Place] | None
+        unreadable: list[str] | None
+
+    class ClassifyOptions(TypedDict, total=False):
+        invert: bool
+        locations: Sequence[Place] | None
+        unreadable: list[str] | None
+
 
 UNABLE = {
     "caption": "writes no captions",
@@ -79,87 +109,27 @@ class Model(AnswersQuestions):
 
     @overload
     def caption(
-        self,
-        images: Picture,
-        *,
-        captions: None = ...,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Picture, *, captions: None = ..., **options: "Unpack[CaptionOptions]"
     ) -> CaptionResult: ...
     @overload
     def caption(
-        self,
-        images: Picture,
-        *,
-        captions: int,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Picture, *, captions: int, **options: "Unpack[CaptionOptions]"
     ) -> ResultList[CaptionResult]: ...
     @overload
     def caption(
-        self,
-        images: Sequence[Picture],
-        *,
-        captions: None = ...,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Sequence[Picture], *, captions: None = ..., **options: "Unpack[CaptionOptions]"
     ) -> ResultList[CaptionResult]: ...
     @overload
     def caption(
-        self,
-        images: Sequence[Picture],
-        *,
-        captions: int,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Sequence[Picture], *, captions: int, **options: "Unpack[CaptionOptions]"
     ) -> ResultList[ResultList[CaptionResult]]: ...
     @overload
     def caption(
-        self,
-        images: Iterator[Picture],
-        *,
-        captions: None = ...,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Iterator[Picture], *, captions: None = ..., **options: "Unpack[CaptionOptions]"
     ) -> Iterator[CaptionResult]: ...
     @overload
     def caption(
-        self,
-        images: Iterator[Picture],
-        *,
-        captions: int,
-        strategy: Strategy = ...,
-        seed: int | None = ...,
-        placed: bool = ...,
-        unreadable: list[str] | None = ...,
-        attend: Attend | None = ...,
-        strength: float | int = ...,
-        **settings: int | float | str,
+        self, images: Iterator[Picture], *, captions: int, **options: "Unpack[CaptionOptions]"
     ) -> Iterator[ResultList[CaptionResult]]: ...
     def caption(
         self,
@@ -256,31 +226,14 @@ class Model(AnswersQuestions):
         return measure(subject, self.name, images, **options)
 
     @overload
-    def transcribe(
-        self,
-        images: Picture,
-        *,
-        placed: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
-    ) -> "TranscriptResult": ...
+    def transcribe(self, images: Picture, **options: "Unpack[TranscribeOptions]") -> "TranscriptResult": ...
     @overload
     def transcribe(
-        self,
-        images: Sequence[Picture],
-        *,
-        placed: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
+        self, images: Sequence[Picture], **options: "Unpack[TranscribeOptions]"
     ) -> "ResultList[TranscriptResult]": ...
     @overload
     def transcribe(
-        self,
-        images: Iterator[Picture],
-        *,
-        placed: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
+        self, images: Iterator[Picture], **options: "Unpack[TranscribeOptions]"
     ) -> "Iterator[TranscriptResult]": ...
     def transcribe(
         self,
@@ -318,31 +271,14 @@ class Model(AnswersQuestions):
         )
 
     @overload
-    def classify(
-        self,
-        images: Picture,
-        *,
-        invert: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
-    ) -> "ClassificationResult": ...
+    def classify(self, images: Picture, **options: "Unpack[ClassifyOptions]") -> "ClassificationResult": ...
     @overload
     def classify(
-        self,
-        images: Sequence[Picture],
-        *,
-        invert: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
+        self, images: Sequence[Picture], **options: "Unpack[ClassifyOptions]"
     ) -> "ResultList[ClassificationResult]": ...
     @overload
     def classify(
-        self,
-        images: Iterator[Picture],
-        *,
-        invert: bool = ...,
-        locations: Sequence[Place] | None = ...,
-        unreadable: list[str] | None = ...,
+        self, images: Iterator[Picture], **options: "Unpack[ClassifyOptions]"
     ) -> "Iterator[ClassificationResult]": ...
     def classify(
         self,
