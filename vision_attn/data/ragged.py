@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,7 +26,7 @@ class Ragged:
     are memory-mapped.
     """
 
-    values: NDArray
+    values: NDArray[Any]
     starts: NDArray[np.int64]
 
     @classmethod
