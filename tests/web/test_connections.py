@@ -224,7 +224,7 @@ def test_the_bytes_of_all_uploads_are_limited(served, monkeypatch) -> None:
     with connect(served, post(bytes(60_001))[:-1]) as first:
         wait_until(lambda: served._held == 60_000)
         status, said = ask(served, post(bytes(60_000)))
-        assert status == 503 and "ask again later" in said["error"]
+        assert status == 503 and "try again later" in said["error"]
         wait_until(lambda: served._held == 60_000)
         first.sendall(b"x")
         assert status_of(first)[0] == 400  # no image
