@@ -100,8 +100,8 @@ def test_the_hint_of_a_mistake_imports_nothing(evil, path, target: str) -> None:
 
 
 def test_a_name_without_a_module_is_named(capsys) -> None:
-    assert main(["keys", "sat_soft_scenes", "--task.model=transformer"]) == 1
-    said = "task.model: expected a class path such as vision_attn.models.show_attend_tell.ShowAttendTell, got 'trans"
+    assert main(["keys", "sat_soft_scenes", "--task.model=mine"]) == 1
+    said = "task.model: expected a class path such as vision_attn.models.show_attend_tell.ShowAttendTell, got 'mine'"
     assert said in capsys.readouterr().err
     assert main(["keys", "sat_soft_scenes", "--task.model.score=cosine"]) == 1
     said = "task.model.score: expected a class path, got 'cosine'; did you mean vision_attn.attention.scores.Cosine?"
