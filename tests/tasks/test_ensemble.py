@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -434,7 +435,8 @@ def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
         shutil.copytree(run / "best", Path("runs") / name / "best")
     for photograph in (Path("photo.jpg"), Path("holiday/beach.jpg")):
         photograph.parent.mkdir(exist_ok=True)
-        Image.effect_noise((80, 60), 90).convert("RGB").save(photograph)
+        noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+        Image.fromarray(noise).save(photograph)
     lines = []
     for command in commands:
         argv = shlex.split(command, comments=True)
