@@ -9,7 +9,7 @@ import pytest
 from vision_attn.commands import _paper_rows as paper
 from vision_attn.commands import main, reproduce
 from vision_attn.commands._paper_rows import Measure, paper_rows, trainings
-from vision_attn.commands._reproduction import Plan, Value, compared, steps, train_words
+from vision_attn.commands._reproduce_plan import Plan, Value, compared, steps, train_words
 from vision_attn.configuration.config import read
 from vision_attn.system.bounded_yaml import flat
 from vision_attn.system.files import shipped
@@ -90,10 +90,10 @@ def test_a_row_that_fails_leaves_the_others(tmp_path, capsys):
 
 def test_hours_take_what_fits(tmp_path, capsys, monkeypatch):
     """Those that take least first; what was trained already takes nothing."""
-    from vision_attn.commands import _reproduced
+    from vision_attn.commands import _reproduce_loop
 
     made = []
-    monkeypatch.setattr(_reproduced, "make", lambda row, plan: made.append(row.name) or 0)
+    monkeypatch.setattr(_reproduce_loop, "make", lambda row, plan: made.append(row.name) or 0)
     command = ["reproduce", "memory_*", "sat_soft_scenes", f"--out={tmp_path}", "--device=cpu", "--hours=0.05"]
     assert main(command) == 1  # nothing was made
     assert made == ["memory_task1"]

@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace) -> int:
         for line in listed():
             say(line)
         return 0
-    from vision_attn.commands._reproduction import Plan
+    from vision_attn.commands._reproduce_plan import Plan
 
     out = arguments.out / "quick" if arguments.quick else arguments.out
     plan = Plan(
         out, arguments.seeds, arguments.included, arguments.device, arguments.show, arguments.overrides, arguments.quick
     )
     wanted = _wanted(arguments)
-    from vision_attn.commands._reproduced import reproduce
+    from vision_attn.commands._reproduce_loop import reproduce
 
     check_writable(out, "--out")
     return reproduce(wanted, plan, arguments.hours)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vision_attn.commands._paper_rows import PaperRow
-from vision_attn.commands._reproduction import ERRORS, Made, Number, Plan, measurements, numbers
+from vision_attn.commands._reproduce_plan import ERRORS, Made, Number, Plan, measurements, numbers
 from vision_attn.system.bounded_yaml import flat, read_yaml
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing

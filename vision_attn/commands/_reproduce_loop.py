@@ -7,8 +7,8 @@ from contextlib import suppress
 from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
 from vision_attn.commands._paper_rows import PaperRow, clock
 from vision_attn.commands._quick_rows import write_data
-from vision_attn.commands._reproduced_page import TABLE, cells, state_of, write_pages
-from vision_attn.commands._reproduction import (
+from vision_attn.commands._reproduce_page import TABLE, cells, state_of, write_pages
+from vision_attn.commands._reproduce_plan import (
     QUICK,
     STOPPED,
     Plan,
