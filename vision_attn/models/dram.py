@@ -253,7 +253,7 @@ class Guided(Captioner):
 
 
 def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: int) -> Float[Tensor, "B W K 2"]:
-    """Return the locations of the glimpses of each of W words; NaN beyond the last location that is given."""
+    """Return the locations of the glimpses of each of W words, of as many as there are; NaN beyond the last one."""
     missing = num_words * num_glimpses - locations.shape[1]
     return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 

@@ -1,4 +1,4 @@
-"""`glimpse_places`: turn the places that a user asks a classifier to look at into its input."""
+"""`glimpse_places`: turn the places that a user asks a model to look at into its input."""
 
 from collections.abc import Sequence
 from math import nan

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from vision_attn.attention.steered import Steering
-from vision_attn.contracts import END, Evaluator
+from vision_attn.contracts import END, Captioner, Evaluator
 from vision_attn.data.caption_batch import CaptionBatch
 from vision_attn.data.lines.text_lines import COLUMN, padded_strips
 from vision_attn.data.vocabulary import UNKNOWN
@@ -49,11 +49,8 @@ class Transcription(Captioning):
 
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         glimpses = [GlimpsesTaken(self.model.num_glimpses, self.decoding.max_words)] if self.model.num_glimpses else []
-        errors, maps = (
-            [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)],
-            [Motion(), Pointing(), Alignment()],
-        )
-        return [*errors, *maps, *glimpses]
+        errors = [TranscriptErrors(), ReferenceLikelihood(), CutShort(full)]
+        return [*errors, Motion(), Pointing(), Alignment(), *glimpses]
 
     def _decode(
         self,
@@ -83,20 +80,21 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def transcribed(
-        self, images: Tensor, title: str, glimpses: bool = True, locations: Float[Tensor, "B T 2"] | None = None
+        self, images: Tensor, title: str, glimpses: bool = True, locations: Float[Tensor, "1 T 2"] | None = None
     ) -> list[Transcribed]:
         """Return the transcript of each strip, with its maps, and the labels of a model that labels columns.
 
         glimpses: whether to add the parts that only pictures need: the glimpses, which are taken again, and where
             columns lie on the strip.
-        locations: the locations of the first T glimpses, for a model that takes them; NaN where it chooses itself.
+        locations: the locations of the first T glimpses of a single strip; NaN where the model chooses itself.
         """
         regions = self.regions(images.to(next(self.parameters()).device))
         frames = self.model.frames(regions)
+        model = self.model if locations is None else self.model.guided(locations)
         if frames is not None:
             decoded = self._decode_labels(frames, self.decoding)
         elif locations is not None:
-            decoded = self.decoding.decode(self.model.guided(locations), regions, never=(UNKNOWN,))
+            decoded = self.decoding.decode(model, regions, never=(UNKNOWN,))
         else:
             decoded = super()._decode(regions, self.decoding)
         extent = self.encoder.extent(regions.shape[1]) if glimpses else WHOLE
@@ -108,7 +106,7 @@ class Transcription(Captioning):
                 caption.alpha,
                 caption.log_prob if label is None else None,
                 label,
-                self._glimpsed(strip, len(caption.words), locations) if glimpses and self.model.num_glimpses else None,
+                self._glimpsed(model, strip, len(caption.words)) if glimpses and model.num_glimpses else None,
                 caption.cut,
                 extent,
             )
@@ -117,26 +115,14 @@ class Transcription(Captioning):
             )
         ]
 
-    def _glimpsed(
-        self, regions: Float[Tensor, "1 L D"], num_words: int, locations: Float[Tensor, "1 T 2"] | None
-    ) -> GlimpseTrace:
+    def _glimpsed(self, model: Captioner, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """Return the glimpses of one strip up to END."""
-        number = min(num_words + 1, self.decoding.max_words)
-        model = self.model if locations is None else self.model.guided(locations[:, : number * self.model.num_glimpses])
-        taken = model.glimpses(regions, number)
+        taken = model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
         assert taken is not None
-        answers, names = (
-            taken.log_prob[0].exp(),
-            [*self.vocabulary.words[:END], "END", *self.vocabulary.words[END + 1 :]],
-        )
+        names = [*self.vocabulary.words[:END], "END", *self.vocabulary.words[END + 1 :]]
+        view, answers = taken.view.patches[0], taken.log_prob[0].exp()
         return GlimpseTrace(
-            regions.mT,
-            taken.locations[0],
-            taken.view.patches[0],
-            label=None,
-            said=0,
-            probabilities=answers,
-            names=names,
+            regions.mT, taken.locations[0], view, label=None, said=0, probabilities=answers, names=names
         )
 
     def strip(
