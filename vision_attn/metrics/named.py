@@ -8,6 +8,7 @@ from typing import Any
 
 from vision_attn.contracts import Evaluator, Results
 from vision_attn.system.errors import UserError
+from vision_attn.system.files import replacing
 
 WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 
@@ -52,7 +53,8 @@ class Named(Evaluator):
         return {f"{self.name}_{kind}": share(getattr(self, kind)) for kind in ("said", "wrong", "missed")}
 
     def write(self, folder: Path) -> None:
-        (folder / f"{self.name}.json").write_text(json.dumps(self.each, ensure_ascii=False, indent=1))
+        with replacing(folder / f"{self.name}.json") as path:
+            path.write_bytes(json.dumps(self.each, ensure_ascii=False, indent=1).encode(errors="backslashreplace"))
 
     def _in(self, text: str) -> set[str]:
         return {self.meant[word] for word in WORD.findall(text.lower()) if word in self.meant}
