@@ -2,6 +2,7 @@
 place of the package is named here alone, with the reason, and has its value again when the test ends."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -107,10 +108,17 @@ def threads_to_try(patch: pytest.MonkeyPatch, *numbers: int) -> None:
         patch.setattr(f"vision_attn.{module}.numbers_to_try", lambda device: numbers)
 
 
-def seconds_of_work(patch: pytest.MonkeyPatch, seconds: dict[int, float]) -> None:
-    """A piece of work takes so long in each number of threads, whatever else the machine does."""
-    add = ThreadTrial.add
-    patch.setattr(ThreadTrial, "add", lambda trial, _, kind=None: add(trial, seconds[trial.threads], kind))
+def seconds_of_work(patch: pytest.MonkeyPatch, seconds: dict[int, float]) -> list[int]:
+    """A piece of work takes so long in each number of threads, whatever else the machine does. Returns the list that
+    gets the number of each piece."""
+    found, add = [], ThreadTrial.add
+
+    def noted(trial: ThreadTrial, _: float, kind: Any = None) -> None:
+        found.append(trial.threads)
+        add(trial, seconds[trial.threads], kind)
+
+    patch.setattr(ThreadTrial, "add", noted)
+    return found
 
 
 def large_captions(patch: pytest.MonkeyPatch) -> None:
@@ -159,6 +167,16 @@ def trained(patch: pytest.MonkeyPatch, **metrics: float) -> None:
     import vision_attn.engine.fit  # noqa: F401
 
     patch.setattr("vision_attn.engine.fit.fit", lambda **_: metrics)
+
+
+def a_verb_does(patch: pytest.MonkeyPatch, verb: str, action: Callable[[Any], int]) -> None:
+    """`vision-attn VERB` does this in no time: it fails, is interrupted or notes its arguments, as the test chooses."""
+    patch.setattr(f"vision_attn.commands.{verb}.run", action)
+
+
+def verbs_of(patch: pytest.MonkeyPatch, *folders: Path | str) -> None:
+    """The subcommands are the files of these folders: a test adds no file to the package."""
+    patch.setattr("vision_attn.commands.__path__", [*map(str, folders)])
 
 
 def held_photographs(patch: pytest.MonkeyPatch, pixels: Callable[..., Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import test_contracts
+from tests import pretend, test_contracts
 from vision_attn import commands
 from vision_attn.commands import main
 
@@ -64,9 +64,7 @@ def test_the_score_trains_a_captioner(tmp_path: Path, package: str) -> None:
 
 def test_the_subcommand_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "words.py").write_text(VERB)
-    known = commands.all_verbs() | {"words": tmp_path / "words.py"}
-    monkeypatch.setattr(commands, "all_verbs", lambda: known)
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    pretend.verbs_of(monkeypatch, *commands.__path__, tmp_path)
     monkeypatch.setitem(sys.modules, "vision_attn.commands.words", None)  # is taken away afterwards
     del sys.modules["vision_attn.commands.words"]
     assert main(["words", "weights/drawn_scenes", "--number=3"]) == 0

@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import vision_attn
+from tests import pretend
 from tests.untrained import SIZES, write_run
 from vision_attn.commands import caption as _caption
 from vision_attn.commands import main
@@ -205,7 +206,7 @@ def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_pa
 def test_the_demo_begins_with_captions_of_the_photographs(shipped, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     trained = []
-    monkeypatch.setattr("vision_attn.commands.train.run", lambda arguments: trained.append(arguments) or 1)
+    pretend.a_verb_does(monkeypatch, "train", lambda arguments: trained.append(arguments) or 1)
     assert main(["demo"]) == 1 and len(trained) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[0] for line in lines[1 : 1 + len(PHOTOGRAPHS)]] == [str(path) for path in PHOTOGRAPHS]

@@ -141,6 +141,7 @@ def test_ctrl_c_keeps_what_was_printed(ram, images, monkeypatch, capsys):
             raise KeyboardInterrupt
         return answer(*given)
 
+    # a signal from outside would come at another image each time
     monkeypatch.setattr(Classification, "answer", interrupted)
     assert main(["classify", str(ram), str(images)]) == 130
     told = capsys.readouterr()

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from whole_runs import in_two_processes
 
+from tests import pretend
 from tests.configuration.test_config import TOY
 from vision_attn import __version__, commands
 from vision_attn.commands import main
@@ -95,8 +96,7 @@ def test_a_new_file_is_a_new_verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         'def run(arguments):\n    print("hello", arguments.name)\n    return 5\n'
     )
     (tmp_path / "_shared.py").write_text("no verb\n")
-    monkeypatch.setattr(commands, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(commands, "__path__", [str(tmp_path)])
+    pretend.verbs_of(monkeypatch, tmp_path)
     assert main(["greet", "you"]) == 5
     with pytest.raises(SystemExit):
         main(["greet", "you", "--loud"])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests import pretend
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.engine.log import _writing
@@ -67,7 +68,7 @@ def test_a_process_that_cannot_load_torch_says_so(verb, tmp_path):
     ],
 )
 def test_what_libraries_say_where_memory_is_short(error, limited, short, monkeypatch):
-    monkeypatch.setattr(memory, "limit", lambda: 10**9 if limited else None)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10**9 if limited else resource.RLIM_INFINITY,) * 2)
     assert memory.is_short_of_memory(error) == short
     try:
         raise ValueError("it cannot be built") from error
@@ -112,7 +113,7 @@ def test_an_export_to_a_full_disk_is_one_line(run, name, tmp_path, monkeypatch, 
         pytest.skip("this system has no /dev/full")
     from vision_attn.system import files
 
-    temporary = files._temporary
+    temporary = files._temporary  # the full device has a name of its own, which no file of a folder can have
     monkeypatch.setattr(files, "_temporary", lambda file: "/dev/full" if file == name else temporary(file))
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
     assert main(["export", str(run), f"--out={tmp_path / 'out'}"]) == 1
@@ -152,7 +153,7 @@ def test_ctrl_c_that_a_library_loses_is_no_bug(run, tmp_path, monkeypatch, capsy
             time.sleep(60)
         raise AttributeError("module 'numpy' has no attribute 'multiply'")
 
-    monkeypatch.setattr("vision_attn.commands.pack.pack", interrupted)
+    pretend.a_verb_does(monkeypatch, "pack", interrupted)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     assert main(["pack", str(run), str(tmp_path / "rel")]) == 130
     assert capsys.readouterr().err == "vision-attn: interrupted\n" and not list(tmp_path.iterdir())
@@ -161,8 +162,8 @@ def test_ctrl_c_that_a_library_loses_is_no_bug(run, tmp_path, monkeypatch, capsy
 
 def test_other_libraries_print_warnings_alone(monkeypatch):
     """torch logs at its exit what it has compiled, at the level INFO."""
-    root, ours = logging.getLogger(), logging.getLogger("vision_attn")
-    monkeypatch.setattr(root, "handlers", [])
+    root, ours = logging.root, logging.getLogger("vision_attn")
+    monkeypatch.setattr(logging.root, "handlers", [])
     before = root.level, ours.level
     try:
         log_to_terminal()

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,7 @@ class Talker(Captioning):
 
     resolution, frames, settings, fit, way = 16, 1, {}, "centre", "attention"
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Iterable[str]) -> None:
         torch.nn.Module.__init__(self)
         self.texts = iter(texts)
 
@@ -74,20 +74,15 @@ pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], None]:
+def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[str]], None]:
     """Makes `caption` and `eval` open a run that says these texts."""
 
-    def opened(texts: Sequence[str]) -> None:
+    def opened(texts: Iterable[str]) -> None:
         run = Model(Talker(texts), {}, torch.device("cpu"), Empty())
         for module in (caption, evaluation):
             monkeypatch.setattr(module, "open_with", lambda arguments: run)
 
     return opened
-
-
-def a_verb_does(patch: pytest.MonkeyPatch, action: Callable[[argparse.Namespace], int]) -> None:
-    """`vision-attn demo` does this: between a verb and the terminal all verbs are alike."""
-    patch.setattr(demo, "run", action)
 
 
 def paint(*paths: Path | str) -> list[Path]:
@@ -121,7 +116,7 @@ def test_messages_of_errors_logging_and_arguments_are_escaped(monkeypatch: pytes
     def fail(_: argparse.Namespace) -> int:
         raise UserError("\x1b[2Jone\nline" + "x" * 100_000)
 
-    a_verb_does(monkeypatch, fail)
+    pretend.a_verb_does(monkeypatch, "demo", fail)
     assert main(["demo"]) == 1
     assert main(["train", "\x1b[2J.yaml"]) == 1
     with pytest.raises(SystemExit):
@@ -166,7 +161,7 @@ class PanicException(BaseException):
 def test_whatever_fails_is_one_line(error, status: int, said: str, monkeypatch, capsys) -> None:
     functions = {"error": error}
     exec(compile("def fail(_): raise error", demo.__file__, "exec"), functions)
-    a_verb_does(monkeypatch, functions["fail"])
+    pretend.a_verb_does(monkeypatch, "demo", functions["fail"])
     assert main(["demo"]) == status
     captured = capsys.readouterr().err
     assert captured.startswith(f"vision-attn: {said}") and len(captured.splitlines()) == 1
@@ -182,7 +177,7 @@ def test_an_error_in_code_of_ones_own_is_not_called_a_bug_of_ours(monkeypatch, c
     def fail(_: argparse.Namespace) -> int:
         return sum([torch.zeros(2)], torch.zeros(3))  # fails in a library that this file has called
 
-    a_verb_does(monkeypatch, fail)
+    pretend.a_verb_does(monkeypatch, "demo", fail)
     assert main(["demo"]) == 1
     assert "error: your own code failed: RuntimeError at test_newcomers.py:" in capsys.readouterr().err
 
@@ -317,16 +312,15 @@ def test_an_empty_caption_is_said_to_be_empty(tmp_path: Path, say, capsys) -> No
     assert (tmp_path / "out" / "index.html").read_text().count(">no words<") == 2
 
 
-def test_a_photograph_that_is_gone_before_it_is_drawn_costs_the_others_nothing(tmp_path, say, monkeypatch, capsys):
+def test_a_photograph_that_is_gone_before_it_is_drawn_costs_the_others_nothing(tmp_path, say, capsys):
     one, two = paint(tmp_path / "1.png", tmp_path / "2.png")
-    say(["a dog", "a cat"])
-    again = caption.readable_again
 
-    def removed(*arguments) -> list:
+    def texts() -> Iterator[str]:
+        yield "a dog"
         one.unlink()
-        return again(*arguments)
+        yield "a cat"
 
-    monkeypatch.setattr(caption, "readable_again", removed)
+    say(texts())
     assert main(["caption", "run", str(one), str(two), "--out", str(tmp_path / "out")]) == 1
     assert f"{one}: no such file" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").glob("*.png")] == ["01-2.png"]
@@ -400,7 +394,7 @@ def test_what_a_killed_command_left_is_removed_by_the_next(verb: str, tmp_path: 
 
     for place in ("os.replace", "vision_attn.metrics.coco.isolated.wait"):
         with monkeypatch.context() as deadly:
-            deadly.setattr(place, die)
+            deadly.setattr(place, die)  # a signal from outside would come at another moment each time
             if verb == "caption" and place != "os.replace":
                 continue  # it measures nothing
             killed(work)
@@ -643,6 +637,6 @@ def test_an_interruption_that_a_library_reports_as_its_own_error_is_one(
         except KeyboardInterrupt:
             raise ImportError("cannot load module more than once per process") from None
 
-    a_verb_does(monkeypatch, fail)
+    pretend.a_verb_does(monkeypatch, "demo", fail)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err == "vision-attn: interrupted\n"

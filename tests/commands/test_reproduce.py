@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import pretend
 from vision_attn.commands import _paper_rows as paper
 from vision_attn.commands import main, reproduce
 from vision_attn.commands._paper_rows import Measure, paper_rows, trainings
@@ -67,14 +68,13 @@ def test_a_row_is_red_when_its_number_is_spoiled(told, tmp_path, monkeypatch, ca
 
 def test_a_row_that_was_stopped_is_not_measured_and_goes_on(told, tmp_path, monkeypatch, capsys):
     told(100.0)
-    from vision_attn.commands import train
 
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
 
     command = ["reproduce", "memory_task1", f"--out={tmp_path}", "--device=cpu", *FEW]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "run", interrupted)
+        pretend.a_verb_does(patch, "train", interrupted)
         assert main(command) == 130
     assert "| memory_task1 | | 0.0 | | | not yet |" in (tmp_path / "table.md").read_text()
     assert main(command) == 0
@@ -92,7 +92,7 @@ def test_hours_take_what_fits(tmp_path, capsys, monkeypatch):
     """Those that take least first; what was trained already takes nothing."""
     from vision_attn.commands import _reproduce_loop
 
-    made = []
+    made = []  # in place of training, which takes minutes
     monkeypatch.setattr(_reproduce_loop, "make", lambda row, plan: made.append(row.name) or 0)
     command = ["reproduce", "memory_*", "sat_soft_scenes", f"--out={tmp_path}", "--device=cpu", "--hours=0.05"]
     assert main(command) == 1  # nothing was made

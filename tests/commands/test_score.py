@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -226,14 +228,11 @@ def test_images_that_may_be_two_or_are_the_same():
     assert matched([7], [one]) == {}
 
 
-def test_files_are_written_before_the_first_line_is_printed(files, tmp_path, monkeypatch):
+def test_files_are_written_before_the_first_line_is_printed(files, tmp_path):
     """As with `vision-attn score ... | head -1`, whose reader is gone before the table ends."""
-
-    def gone(*_):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(score, "say", gone)
-    with pytest.raises(BrokenPipeError):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with pytest.raises(BrokenPipeError), os.fdopen(writer, "w") as pipe, redirect_stdout(pipe):
         run(*files, "--each", tmp_path / "each.jsonl")
     assert json.loads((tmp_path / "captions_metrics.json").read_text())["BLEU-1"] == pytest.approx(1)
     assert len((tmp_path / "each.jsonl").read_text().splitlines()) == 3

@@ -1,9 +1,7 @@
 """Commands choose the number of torch's threads by their first images; calls of the library leave it as it is."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from tests import pretend
 from tests.untrained import write_run
 from vision_attn.commands import main
 from vision_attn.system.files import read_json
-from vision_attn.system.thread_trial import ThreadTrial, threads_kept
+from vision_attn.system.thread_trial import threads_kept
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of threads of the pieces of work that were timed. Two threads always take five times as long."""
-    found, add = [], ThreadTrial.add
-
-    def noted(trial: ThreadTrial, seconds: float, kind: Any = None) -> None:
-        found.append(trial.threads)
-        add(trial, 0.1 if trial.threads == 1 else 0.5, kind)
-
-    monkeypatch.setattr(ThreadTrial, "add", noted)
+    found = pretend.seconds_of_work(monkeypatch, {1: 0.1, 2: 0.5})
     pretend.threads_to_try(monkeypatch, 1, 2)
     with threads_kept():
         torch.set_num_threads(3)
@@ -80,21 +72,8 @@ def test_the_page_has_a_trial_for_each_model(
     folder: Path, tried: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     served = []
-
-    class Server(nullcontext):
-        url, is_computing = "", False
-
-        def add(self, title: str, model: Any) -> None:
-            served.append(model)
-
-        def __enter__(self) -> "Server":
-            return self
-
-        def serve_forever(self) -> None:
-            pass
-
-    monkeypatch.setattr("vision_attn.web.make_server", lambda *_, **__: Server())
-    assert main(["serve", str(folder / "captioner"), str(folder / "classifier")]) == 0
+    pretend.a_server_that(monkeypatch, lambda server: served.extend(model for _, model in server.models))
+    assert main(["serve", str(folder / "captioner"), str(folder / "classifier"), "--port", "0"]) == 0
     assert [model.turn.threads for model in served] == [1, 1] and not tried
     for number in range(10):
         served[1].classify(folder / "images" / f"{number}.png")

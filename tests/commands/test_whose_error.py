@@ -43,6 +43,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_bug_of_ours_is_no_mistake_of_the_user(monkeypatch, capsys) -> None:
     """Python's own ValueError, of a zip in the verb, has the class of a mistake in an argument, but is none."""
+    # no arguments are known that would make the verb fail so
     monkeypatch.setattr(serve, "short_names", lambda names: [])
     assert main(["serve", "weights/photographs", "--port", "0"]) == 70
     said = capsys.readouterr().err.splitlines()[-1]

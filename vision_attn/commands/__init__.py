@@ -147,7 +147,7 @@ def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
 
 def all_verbs() -> dict[str, Path]:
     """Return the file of each verb."""
-    return {path.stem: path for path in sorted(Path(__file__).parent.glob("[a-z]*.py"))}
+    return {path.stem: path for folder in __path__ for path in sorted(Path(folder).glob("[a-z]*.py"))}
 
 
 def _tell(error: BaseException) -> int:
