@@ -6,6 +6,7 @@ import logging
 import re
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -477,7 +478,7 @@ def test_flips_mirror_half_of_the_training_images_only(folder, options):
 @pytest.mark.parametrize("options", [{}, {"cache": None}])
 def test_each_photograph_is_mirrored_into_itself(folder, options, monkeypatch):
     """Also where the files of the splits are mixed, one cannot be read, and views are made in blocks of three."""
-    monkeypatch.setattr(mirrored_views, "BLOCK", 3)
+    monkeypatch.setattr(mirrored_views, "BLOCK", 3)  # of 4,096 views
     rng, coco = np.random.default_rng(0), json.loads((folder / "captions.json").read_text())
     for path in sorted((folder / "images").iterdir()):
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(path)
@@ -641,6 +642,11 @@ def kept(folder, monkeypatch, **options) -> Captions:
     return source(folder, **options)
 
 
+def annotations_are_read_by(patch: pytest.MonkeyPatch, reader: Callable | None) -> None:
+    """In the middle of reading a test changes the file. None: a test fails if they are read, which no result shows."""
+    patch.setattr("vision_attn.data.photographs.annotations.read_annotations", reader)
+
+
 def pairs(captions: Captions) -> list:
     batches = [*captions.train(0, seed=0), *captions.train(1, seed=0), *captions.split("val"), *captions.split("test")]
     return [
@@ -663,8 +669,8 @@ def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
     expected = pairs(source(folder, flips=True))
     first = kept(folder, monkeypatch, flips=True)
     assert in_cache(first) and pairs(first) == expected
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", None)  # not called again
-    monkeypatch.setattr("vision_attn.data.vocabulary.Vocabulary.encode", None)
+    annotations_are_read_by(monkeypatch, None)
+    monkeypatch.setattr("vision_attn.data.vocabulary.Vocabulary.encode", None)  # no result shows that it is not called
     again = source(folder, prepare=False, flips=True)
     again.vocabulary = first.vocabulary
     again.prepare(Looking())
@@ -737,10 +743,10 @@ def test_damaged_captions_in_the_cache_are_read_again(folder, monkeypatch, part,
 def fill_the_disk(patch: pytest.MonkeyPatch) -> None:
     """Nothing more can be written into the cache of captions."""
 
-    def full(path: Path, array: np.ndarray) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    patch.setattr("vision_attn.data.ragged.write_array", full)
+    patch.setattr("numpy.lib.format.write_array_header_1_0", full)
 
 
 def test_captions_stay_in_memory_if_the_cache_cannot_be_written(folder, monkeypatch, caplog):
@@ -774,7 +780,7 @@ def test_captions_that_cannot_be_opened_now_are_not_removed(folder, monkeypatch,
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vision_attn.data.photographs.store.map_array", too_many)
+        patch.setattr(np, "load", too_many)
         assert not in_cache(source(folder, prepare=False))
     assert sorted(path.stat().st_mtime_ns for path in store.iterdir()) == before
     assert "damaged" not in caplog.text and in_cache(source(folder, prepare=False))
@@ -786,7 +792,7 @@ def test_a_cache_that_may_only_be_read_serves(folder, monkeypatch, caplog):
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("vision_attn.data.photographs.store.FileLock", refused)
+    monkeypatch.setattr(FileLock, "acquire", refused)
     again = source(folder)
     assert in_cache(again) and pairs(again) == expected
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -795,7 +801,7 @@ def test_a_cache_that_may_only_be_read_serves(folder, monkeypatch, caplog):
 def test_one_of_several_reads_the_captions(folder, monkeypatch, caplog):
     store = kept(folder, monkeypatch, prepare=False).photographs["train"].store[0]
     aside = store.rename(store.with_name("aside"))
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", None)  # the other one reads
+    annotations_are_read_by(monkeypatch, None)  # the other one reads
     with ThreadPoolExecutor(1) as pool:
         with FileLock(store.with_name(f".{store.name}.lock")):  # of the other one
             waits = pool.submit(lambda: in_cache(source(folder, prepare=False)))
@@ -812,7 +818,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(folder, monkeypatch)
         path.write_text(path.read_text() + " ")
         return found
 
-    monkeypatch.setattr("vision_attn.data.photographs.annotations.read_annotations", changes)
+    annotations_are_read_by(monkeypatch, changes)
     with pytest.raises(UserError, match="captions.json changed while it was read"):
         _ = kept(folder, monkeypatch, prepare=False).photographs
     assert not list((folder / "cache").glob("captions-*"))

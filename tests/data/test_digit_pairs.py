@@ -55,7 +55,7 @@ def test_two_whole_digits_are_read_from_left_to_right(folder):
 
 def test_digits_are_apart_on_the_smallest_canvas(folder, monkeypatch):
     """Also where every place that is tried overlaps."""
-    monkeypatch.setattr(digit_pairs, "PLACES", 1)
+    monkeypatch.setattr(digit_pairs, "PLACES", 1)  # that all of eight overlap is too rare
     source = pairs(folder, canvas=84, test_images=120)
     for batch in source.split("test"):
         assert all(int((image[0] > 0).sum()) == 2 * SIDE * SIDE for image in batch.images)

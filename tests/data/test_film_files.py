@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vision_attn.data.films import gifs
 from vision_attn.data.films.decode import DEMUXERS, decoded_film
 from vision_attn.data.films.files import open_film, strip
 from vision_attn.data.films.sampling import Limits, moments
@@ -220,7 +219,7 @@ def test_what_a_small_file_announces_is_counted_before_it_is_decoded(monkeypatch
     def never(*_, **__) -> None:
         raise AssertionError("it is decoded")
 
-    monkeypatch.setattr(gifs.Image, "open", never)
+    monkeypatch.setattr(Image, "open", never)
     for (width, height, frames), said in (
         ((4000, 4000, 2000), "its frames have more than 4,000,000,000 pixels together"),
         ((65535, 65535, 2), "it has more than 16,777,216 pixels in a frame"),

@@ -270,8 +270,8 @@ def test_damaged_arrow_files_are_refused(tmp_path: Path, form: str) -> None:
 
 
 def test_small_files_of_many_rows_or_long_texts_are_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(record_files, "MOST_ROWS", 5000)
-    monkeypatch.setattr(record_files, "MOST_BYTES", 10**6)
+    monkeypatch.setattr(record_files, "MOST_ROWS", 5000)  # of 20 million
+    monkeypatch.setattr(record_files, "MOST_BYTES", 10**6)  # of 2 GB
     path = tmp_path / "a.parquet"
     for rows, text in ((5001, "a"), (1000, "a" * 2000)):
         parquet.write_table(pyarrow.table({"image": [text] * rows, "caption": [text] * rows}), path)

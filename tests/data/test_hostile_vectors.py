@@ -141,6 +141,7 @@ def test_shapes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
 
 
 def test_texts_that_a_list_repeats_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the limit is 256 MB
     monkeypatch.setattr("vision_attn.data.photographs.annotation_vectors.vector_databases.LARGEST", 100_000)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["names"] = [f"{number}{'x' * 2000}" for number in range(60)]

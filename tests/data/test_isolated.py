@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
@@ -27,9 +28,8 @@ FAR = 60
 
 @pytest.fixture
 def decoders():
-    found = Decoders(FOREVER)
-    yield found
-    found.close()
+    with closing(Decoders(FOREVER)) as found:
+        yield found
 
 
 def saved(picture: Image.Image, kind: str, **options) -> bytes:
@@ -88,18 +88,22 @@ def test_pixels_are_those_that_this_process_decodes(decoders) -> None:
     assert len(processes(decoders)) == 1  # which waits between files
 
 
-def test_an_upload_is_decoded_once_in_each_way(decoders, monkeypatch) -> None:
-    asked, decode = [], decoders.decode
-    monkeypatch.setattr(decoders, "decode", lambda *given: asked.append(given[2:]) or decode(*given))
-    picture, photograph = (
-        decoders.upload("a", saved(coloured("L"), "PNG")),
-        decoders.upload("b", PHOTOGRAPH.read_bytes()),
-    )
-    for at_least in (100, 200, None, 100):
-        open_photograph(picture, at_least).putpixel((0, 0), (9, 9, 9))  # of a copy
-        open_photograph(photograph, at_least)
-    assert asked == [("photograph", (None,)), *(("photograph", (at_least,)) for at_least in (100, 200, None))]
-    assert open_photograph(picture).tobytes() == coloured("L").convert("RGB").tobytes()
+def test_an_upload_is_decoded_once_in_each_way() -> None:
+    asked = []
+
+    class Noting(Decoders):
+        def decode(self, file, seconds, what, arguments):
+            asked.append((what, arguments))
+            return super().decode(file, seconds, what, arguments)
+
+    with closing(Noting(FOREVER)) as decoders:
+        picture = decoders.upload("a", saved(coloured("L"), "PNG"))
+        photograph = decoders.upload("b", PHOTOGRAPH.read_bytes())
+        for at_least in (100, 200, None, 100):
+            open_photograph(picture, at_least).putpixel((0, 0), (9, 9, 9))  # of a copy
+            open_photograph(photograph, at_least)
+        assert asked == [("photograph", (None,)), *(("photograph", (at_least,)) for at_least in (100, 200, None))]
+        assert open_photograph(picture).tobytes() == coloured("L").convert("RGB").tobytes()
     with pytest.raises(AssertionError):
         picture.read()
 
@@ -135,6 +139,7 @@ def test_all_ways_to_decode_an_upload_share_its_time(decoders, monkeypatch) -> N
     upload = decoders.upload("a", PHOTOGRAPH.read_bytes())
     open_photograph(upload, 100)
     clock = time.monotonic
+    # decoding it would have to take an hour
     monkeypatch.setattr(isolated, "monotonic", lambda: clock() + FOREVER * len(upload._known))
     stopped(decoders)
     upload._seconds = 0.1
@@ -142,17 +147,16 @@ def test_all_ways_to_decode_an_upload_share_its_time(decoders, monkeypatch) -> N
         open_photograph(upload, 200)
 
 
-def test_a_file_that_others_wait_for_has_less_time(decoders, monkeypatch) -> None:
-    monkeypatch.setattr(isolated, "PATIENCE", 0.0)  # a process that decodes the other file takes longer to start
-    monkeypatch.setattr(isolated, "TICK", 0.01)
-    monkeypatch.setattr(isolated, "PROCESSES", 1)
-    number = stopped(decoders)
-    slow = decoders.submit(open_photograph, decoders.upload("slow", PHOTOGRAPH.read_bytes()))
-    until(lambda: not decoders._idle)
-    other = decoders.submit(open_photograph, decoders.upload("other", PHOTOGRAPH.read_bytes()))
-    with pytest.raises(TooLarge, match="slow: .* while others wait"):
-        slow.result(FAR)
-    assert other.result(FAR).size == (600, 400) and not is_there(number)
+def test_a_file_that_others_wait_for_has_less_time() -> None:
+    # without patience: a process that decodes the other file takes longer to start
+    with closing(Decoders(FOREVER, patience=0.0, num_processes=1)) as decoders:
+        number = stopped(decoders)
+        slow = decoders.submit(open_photograph, decoders.upload("slow", PHOTOGRAPH.read_bytes()))
+        until(lambda: not decoders._idle)
+        other = decoders.submit(open_photograph, decoders.upload("other", PHOTOGRAPH.read_bytes()))
+        with pytest.raises(TooLarge, match="slow: .* while others wait"):
+            slow.result(FAR)
+        assert other.result(FAR).size == (600, 400) and not is_there(number)
 
 
 def test_others_are_decoded_while_one_takes_long(decoders) -> None:

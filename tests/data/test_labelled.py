@@ -14,7 +14,6 @@ from tests.whole_runs import CONFIGS, steps, train
 from vision_attn.attention.images import Images
 from vision_attn.commands import main
 from vision_attn.data.images.lazy import fitted, open_pixels
-from vision_attn.data.labelled import labelled_images as labelled
 from vision_attn.data.labelled.labelled_images import LabelledImages, read_classes
 from vision_attn.data.labelled.labels import find_labelled
 from vision_attn.data.scenes.grammar import OBJECTS
@@ -144,11 +143,17 @@ def test_batches_hold_every_photograph_at_its_size_and_resume(classes):
     assert [batch.labels.tolist() for batch in source.train(3, seed=1)] != [batch.labels.tolist() for batch in epoch]
 
 
-def test_processes_that_evaluate_open_photographs_of_their_own(classes, monkeypatch):
+def test_processes_that_evaluate_open_photographs_of_their_own(classes):
     whole = list(LabelledImages(images=str(classes), evaluation_batch_size=4).split("train"))
-    source, opened = LabelledImages(images=str(classes), evaluation_batch_size=4), []
+    opened = []
+
+    class Noting(LabelledImages):
+        def open(self, path):
+            opened.append(path)
+            return super().open(path)
+
+    source = Noting(images=str(classes), evaluation_batch_size=4)
     assert len(whole) > 3
-    monkeypatch.setattr(labelled, "open_pixels", lambda path, **way: opened.append(path) or open_pixels(path, **way))
     for rank in (0, 1):
         opened.clear()
         part = list(source.split("train", rank=rank, world=2))

@@ -129,9 +129,9 @@ def test_tiles_change_nothing_and_large_images_come_back_reduced(tmp_path, monke
         made.putalpha(Image.fromarray(grey.astype(np.uint8)))
     made.save(tmp_path / f"a.{ending}", **({"transparency": 3} if mode == "P" else {}))
     whole = open_photograph(tmp_path / f"a.{ending}")
-    monkeypatch.setattr(conversion, "TILE", 16)
+    monkeypatch.setattr(conversion, "TILE", 16)  # of 1,024
     assert np.array_equal(open_photograph(tmp_path / f"a.{ending}"), whole)
-    monkeypatch.setattr(conversion, "KEPT_PIXELS", 600)
+    monkeypatch.setattr(conversion, "KEPT_PIXELS", 600)  # of 16 million
     small = open_photograph(tmp_path / f"a.{ending}")
     assert small.size == (30, 17) and np.array_equal(small, whole.reduce(3))
 
@@ -218,6 +218,7 @@ def test_decoding_takes_its_memory_from_the_budget(tmp_path, monkeypatch):
             taken.append(amount)
             return super().take(amount)
 
+    # one budget counts for the whole process, and no result shows what was taken from it
     monkeypatch.setattr(photographs, "_budget", Noting(1 << 30))
     noise(100, 50).save(tmp_path / "a.png")
     noise(100, 50).save(tmp_path / "a.webp")

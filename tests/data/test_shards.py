@@ -205,6 +205,7 @@ def test_evaluation_takes_each_photograph_once(tars: Path) -> None:
 def test_processes_that_evaluate_decode_batches_of_their_own(tars: Path, monkeypatch) -> None:
     source, decoded, picked = opened(tars, batch_size=3), [], Shards._picked
     whole = list(source.split("train"))
+    # counts what is decoded, which no result shows
     monkeypatch.setattr(Shards, "_picked", lambda self, sample: decoded.append(sample) or picked(self, sample))
     for rank in range(2):
         decoded.clear()

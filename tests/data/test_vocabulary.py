@@ -121,9 +121,10 @@ def test_a_vocabulary_has_a_largest_size(tmp_path, monkeypatch):
     path = tmp_path / "vocabulary.json"
     vocabulary = Vocabulary.build(["the cat sat"], min_count=1)
     vocabulary.save(path)
-    monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 6)
-    assert Vocabulary.load(path).words == vocabulary.words
-    monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 5)
+    fewer = Vocabulary.build(["the cat sat"], min_count=1, max_words=2)
+    fewer.save(tmp_path / "fewer.json")
+    monkeypatch.setattr("vision_attn.data.vocabulary.MAX_WORDS", 5)  # of half a million
+    assert Vocabulary.load(tmp_path / "fewer.json").words == fewer.words
     with pytest.raises(UserError, match="more than 5 words"):
         Vocabulary.load(path)
     with pytest.raises(UserError, match="the captions have 3 words: raise min_count"):

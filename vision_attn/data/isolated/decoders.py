@@ -67,11 +67,14 @@ class Upload(Isolated):
 
 
 class Decoders:
-    """Processes that decode files, at most `PROCESSES` at a time; one that is not needed waits for the next file."""
+    """Processes that decode files, at most `num_processes` at a time; one that is not needed waits for the next file.
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = seconds
-        self._threads = ThreadPoolExecutor(PROCESSES)
+    One that decodes a file for more than `seconds` is ended, or for more than `patience` while other files wait.
+    """
+
+    def __init__(self, seconds: float = SECONDS, *, patience: float = PATIENCE, num_processes: int = PROCESSES) -> None:
+        self.seconds, self.patience, self.num_processes = seconds, patience, num_processes
+        self._threads = ThreadPoolExecutor(num_processes)
         self._work: set[Future] = set()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
@@ -101,8 +104,8 @@ class Decoders:
             assert isinstance(file.content, bytes)  # file.read() is for those who would decode it here
             process.ask({"what": what, "arguments": arguments, "name": file.name, "seconds": seconds}, file.content)
             while not process.answers(TICK):
-                others = len(self._work) > PROCESSES
-                if monotonic() - begun > (most := min(PATIENCE, seconds) if others else seconds):
+                others = len(self._work) > self.num_processes
+                if monotonic() - begun > (most := min(self.patience, seconds) if others else seconds):
                     why = f"more than {most:.0f} seconds{' while others wait' if others else ''}: make it smaller"
                     raise TooLarge(f"{file.name}: decoding it takes {why}")
             answer, pictures = process.answer()
