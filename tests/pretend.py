@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch import Tensor
 
 from tests.graphs import PlainGraph
@@ -16,6 +17,11 @@ from vision_attn.system.thread_trial import ThreadTrial
 def kernels(patch: pytest.MonkeyPatch, there: bool = True) -> None:
     """Tensors lie where kernels of Triton run: its interpreter runs them on a CPU."""
     patch.setattr("vision_attn.fast.versions.on_gpu", lambda tensor: there)
+
+
+def launching(patch: pytest.MonkeyPatch, module: ModuleType, launch: Callable[..., None]) -> None:
+    """The kernels of this module are launched by this: it lists them, counts them or fails, which no result shows."""
+    patch.setattr(module, "launch", launch)
 
 
 def captured_steps(patch: pytest.MonkeyPatch, graph: type[PlainGraph]) -> None:
@@ -56,6 +62,11 @@ def captioners_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def likeliest_samples(patch: pytest.MonkeyPatch) -> None:
+    """The region and the word that are sampled are the likeliest ones: `attention.hard.sample` divides by these."""
+    patch.setattr(Tensor, "exponential_", lambda random: random.fill_(1))
+
+
 def processor(patch: pytest.MonkeyPatch, *, intel: bool) -> None:
     """The maker of the processor decides which library multiplies."""
     patch.setattr("vision_attn.fast.products.is_intel", lambda: intel)
@@ -81,6 +92,19 @@ def short_captions(patch: pytest.MonkeyPatch, words: int) -> None:
     patch.setattr("vision_attn.explain.captioners.word_maps.MOST_WORDS", words)
 
 
+def sheets(patch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Sheets of maps are not drawn: no text can be read from a picture. Returns the list that gets the title and the
+    remark of each."""
+    found: list[tuple[str, str]] = []
+
+    def sheet(_: Any, *, remark: str, title: str = "", **__: Any) -> Image.Image:
+        found.append((title, remark))
+        return Image.new("RGB", (8, 8))
+
+    patch.setattr("vision_attn.viz.attention.sheet", sheet)
+    return found
+
+
 def impatient_server(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """A request must arrive, and an answer be read, in `seconds` in place of five minutes."""
     patch.setattr("vision_attn.web.connections.LONGEST", seconds)
@@ -88,8 +112,11 @@ def impatient_server(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def connections_at_most(patch: pytest.MonkeyPatch, number: int) -> None:
-    """The server may hold so many connections, as where a process may open few files."""
-    patch.setattr("vision_attn.web.connections.most_connections", lambda: number)
+    """The server may hold so many connections, since the process may open twice as many files."""
+    import resource
+
+    files, limits = resource.RLIMIT_NOFILE, resource.getrlimit
+    patch.setattr(resource, "getrlimit", lambda kind: (2 * number,) * 2 if kind == files else limits(kind))
 
 
 def answering(patch: pytest.MonkeyPatch, answers: Callable[..., Any]) -> None:

@@ -178,7 +178,7 @@ def apart(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("config", SIZES)
 def test_loss_and_gradient_equal_those_of_the_cpu(config: str, digits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same = SameRegions()
-    monkeypatch.setattr("vision_attn.attention.hard.sample", same)
+    monkeypatch.setattr("vision_attn.attention.hard.sample", same)  # devices draw different random numbers
     pretend.unread_words(monkeypatch)  # the same rows are sampled for
     task, batch = made(config, digits)
     expected, slope = gradients(task, batch, "cpu")

@@ -65,7 +65,7 @@ def test_crops_give_the_glimpses_of_a_pyramid(kind, size, num_scales, C, monkeyp
         assert isinstance(retina.pyramid(tensor), module.Pyramid)
         pyramid = retina(retina.pyramid(tensor), locations)
         crops = retina(retina.pyramid(Images([array], C)), locations)
-        monkeypatch.setattr(module, "LARGE", 45 * 70 - 1)
+        monkeypatch.setattr(module, "LARGE", 45 * 70 - 1)  # of an image above it there is no pyramid
         assert isinstance(retina.pyramid(tensor), module.Uncut)
         large = retina(retina.pyramid(tensor), locations)
     torch.testing.assert_close(crops, pyramid, rtol=0, atol=3e-5)

@@ -108,7 +108,7 @@ def images(seed: int, number: int = B) -> Tensor:
 def eagerly(search: Callable[..., Decoded], *arguments, **options) -> Decoded:
     """What a search finds as it runs on a CPU."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay.CUDAGraph, "available", staticmethod(lambda device: False))
+        patch.setattr(TapeGraph, "available", staticmethod(lambda device: False))
         return search(*arguments, **options)
 
 

@@ -92,7 +92,7 @@ def test_networks_of_timm_are_cut_at_a_node(name: str, node: str, size: int, mon
     encoder = Backbone(name=f"timm:{name}", node=node, resolution=64, weights="pretrained", std=(1.0, 1.0, 1.0))
     assert encoder.region_size == size and encoder.identity()["backbone"] == f"timm:{name}"
     theirs = varied(timm.create_model(name))
-    monkeypatch.setattr(timm, "create_model", lambda *_, **__: theirs)  # in place of a download
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: theirs)  # in place of a download
     encoder.initialise()
     mean, std = (torch.tensor(theirs.pretrained_cfg[key])[:, None, None] for key in ("mean", "std"))
     with torch.no_grad():

@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import AdamW
 
 from tests import pretend
+from tests.graphs import PlainGraph
 from tests.tiny import CASES, made
 from tests.ways import prepared
 from vision_attn.configuration.run_settings import Run
 from vision_attn.criteria.self_critical import SampledCaptions
-from vision_attn.engine import capture
 from vision_attn.engine.batches import is_tensors, like, on_device
 from vision_attn.engine.capture import signature
 from vision_attn.engine.device_settings import uncaptured
@@ -63,7 +63,7 @@ def test_every_config_is_captured_by_default_on_cuda(
     case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend.no_triton(monkeypatch)  # a kernel needs an address
-    monkeypatch.setattr(capture.CUDAGraph, "available", staticmethod(lambda device: True))
+    pretend.captured_steps(monkeypatch, PlainGraph)
     task, batch = made(case)
     task = prepared(task)
     run, world = Run(folder="x", precision="bf16"), World(0, 1, CUDA)
@@ -73,9 +73,10 @@ def test_every_config_is_captured_by_default_on_cuda(
         return
     if hasattr(batch, "references"):
         batch = batch._replace(lengths=Static(map(tuple, (batch.words != 0).sum(dim=2).tolist())))
+        # a schedule is computed on the CPU and copied, which tensors without numbers cannot be
         monkeypatch.setattr(ragged, "known_schedule", known_schedule)
     for criterion in getattr(getattr(task, "criteria", None), "sampling", ()):  # searches are captured by themselves
-        monkeypatch.setattr(criterion, "sample", partial(sampled, criterion.num_samples + criterion.greedy))
+        criterion.sample = partial(sampled, criterion.num_samples + criterion.greedy)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, torch.backends.cudnn.flags(enabled=False):  # cuDNN asks the device
         move(task)

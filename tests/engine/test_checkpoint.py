@@ -263,6 +263,7 @@ def test_best_is_written_by_the_next_process_when_it_was_not(tmp_path, monkeypat
     train(tmp_path / "whole", **settings)
     killed = tmp_path / "killed"
     with monkeypatch.context() as patch, pytest.raises(Stopped):
+        # no argument reaches between two writes, and a signal would come at another moment each time
         patch.setattr(training, "save_best" if validate_every == 0 else "best_metrics", stop)
         train(killed, **settings)
     assert (killed / "best").exists() == bool(validate_every)

@@ -51,7 +51,7 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     settings = {
         "optimizer": "torch.optim.SGD", "optimizer__lr": 0.001, "run__validate_every": 0, "task__binarisation": "fixed",
     }  # fmt: skip
-    draw_jointly(monkeypatch.setattr)
+    draw_jointly(monkeypatch.setattr)  # a run takes no noise
     assert main(command(one, digits, **settings)) == 0
     in_two_processes(command(two, digits, **settings), draw_jointly)
     assert_close(one, two, number=2 * BATCHES)

@@ -111,7 +111,7 @@ def test_two_processes_equal_one_with_the_joined_batch(digits, tmp_path, monkeyp
     """Each process samples by itself; given the samples of one process for the joined batch, two compute the same."""
     one, two = tmp_path / "one", tmp_path / "two"
     settings = {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
-    draw_jointly(monkeypatch.setattr)
+    draw_jointly(monkeypatch.setattr)  # a run takes no noise
     assert main(command(one, digits, baseline, **settings)) == 0
     in_two_processes(command(two, digits, baseline, **settings), draw_jointly)
     sums_over_a_part = [f"reinforce.baseline.{name}" for name in ("total", "number") if baseline == "MovingAverage"]

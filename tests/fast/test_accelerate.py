@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 
 import vision_attn
-from tests import tiny
+from tests import pretend, tiny
 from tests.decode.test_replay import MODELS, T
-from vision_attn.attention import hard
 from vision_attn.attention.scores import Additive
 from vision_attn.attention.soft import AttentionOutput, Soft
 from vision_attn.contracts import Captioner
@@ -43,7 +42,7 @@ def without_samples(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in OFF:
             if isinstance(getattr(part, name, None), float):
                 setattr(part, name, 0.0)
-    monkeypatch.setattr(hard, "_exponential", torch.ones_like)
+    pretend.likeliest_samples(monkeypatch)
 
 
 def gradients(task: Task, batch: Batch) -> dict[str, Tensor | None]:

@@ -63,7 +63,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(kernel.__name__)
         launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(additive_gpu, "launch", record)
+    pretend.launching(monkeypatch, additive_gpu, record)
     return names
 
 
@@ -208,7 +208,7 @@ def test_kernels_compile_for_a_gpu(kernel, width, size) -> None:
 
 @CPU
 def test_the_device_decides(monkeypatch) -> None:
-    monkeypatch.setattr(versions, "runs_on", lambda device: True)
+    monkeypatch.setattr(versions, "runs_on", lambda device: True)  # asked by launching a kernel, which needs a GPU
     with FakeTensorMode():
         query = torch.empty(1, 1, 1, device="cuda")
         assert versions.fast_version("additive", query) is additive_gpu
@@ -223,7 +223,7 @@ def test_without_a_compiler_it_says_so_and_tensor_operations_take_over(monkeypat
     def fail(*arguments) -> None:
         raise RuntimeError("Failed to find C compiler.\nMore about it")
 
-    monkeypatch.setattr(lstm_gpu, "launch", fail)
+    pretend.launching(monkeypatch, lstm_gpu, fail)
     runs_on.cache_clear()
     try:
         with pytest.warns(

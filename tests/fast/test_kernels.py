@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
@@ -27,10 +28,14 @@ def test_all_of_this_holds_on_the_interpreter() -> None:
     check_on_the_interpreter("not compile", "test_kernels.py", "test_additive_gpu.py", "test_launches.py")
 
 
-def launches(monkeypatch: pytest.MonkeyPatch, module: object) -> list[tuple[object, tuple, dict]]:
+def launches(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[tuple[object, tuple, dict]]:
     """Lists what a module of kernels launches in place of launching it: kernel, arguments, options."""
     listed: list[tuple[object, tuple, dict]] = []
-    monkeypatch.setattr(module, "launch", lambda kernel, grid, *arguments, **kw: listed.append((kernel, arguments, kw)))
+
+    def launch(kernel: object, grid: object, *arguments: object, **options: object) -> None:
+        listed.append((kernel, arguments, options))
+
+    pretend.launching(monkeypatch, module, launch)
     return listed
 
 

@@ -14,6 +14,7 @@ from vision_attn.fast.threads import Team
 
 @pytest.fixture(params=["torch's threads", "own threads"])
 def team(request, monkeypatch):
+    """Both ways to divide loops among threads: without torch's OpenMP they are threads of our own."""
     pretend.threads_that_share_little(monkeypatch)
     if request.param == "own threads":
         monkeypatch.setattr(loops, "team", None)

@@ -74,7 +74,7 @@ def test_constant_weights_give_the_same_results_and_notice_another_weight(monkey
 
 def test_constant_weights_are_shared_with_inner_contexts_and_later_ones(monkeypatch):
     pretend.processor(monkeypatch, intel=False)
-    calls = []
+    calls = []  # counts how often a weight is arranged, which no result shows
     monkeypatch.setattr("vision_attn.fast.products._arrange", lambda weight, rows: calls.append(weight) or weight)
     layer, rows, arranged = FastLinear(64, 64), torch.randn(32, 64), {}
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_constant_weights_in_half_precision_give_the_same_results() -> None:
 @pytest.mark.parametrize("sizes", [(3, 5), (5, 3)])
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_transposed_product(dtype: torch.dtype, sizes: tuple[int, int], narrow: bool, monkeypatch) -> None:
-    monkeypatch.setattr(products, "NARROW", narrow)
+    monkeypatch.setattr(products, "NARROW", narrow)  # as the processor of this machine and as the other kind
     a, b = (torch.randn(7, size).to(dtype) for size in sizes)
     torch.testing.assert_close(products.transposed_product(a, b), a.T @ b)
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests import pretend
 from vision_attn.fast import accelerate, time_loops
 from vision_attn.fast.models import over_time as models_over_time
-from vision_attn.fast.time_loops import Loop, over_time
+from vision_attn.fast.time_loops import over_time
 from vision_attn.layers.linear import Linear, Rectified
 from vision_attn.models.dram import ConvolutionalGlimpse
 from vision_attn.models.draw import DRAW, DRAWReader
@@ -52,7 +52,7 @@ def run(layers: nn.ModuleDict, inputs: Tensor, *, deferred: bool) -> list[Tensor
 @pytest.fixture
 def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers collect what their time steps need, as they do on a GPU."""
-    monkeypatch.setattr(time_loops, "Loop", lambda on_gpu: Loop(True))
+    pretend.on_cuda(monkeypatch, time_loops)
 
 
 @pytest.fixture(params=[False, True], ids=["as on a CPU", "as on a GPU"])
@@ -176,7 +176,7 @@ def test_gradients_of_glimpse_networks_can_wait_for_all_time_steps(core, glimpse
         pretend.on_cuda(monkeypatch, models_over_time, there=on_gpu)
         calls = []
         where = model.glimpse.where
-        monkeypatch.setattr(where, "forward", partial(_noted, calls, type(where).forward, where))
+        where.forward = partial(_noted, calls, type(where).forward, where)
         torch.manual_seed(1)
         glance = model(images, 2)
         loss = -glance.log_prob[..., 0].sum() + glance.choice.log_prob.sum()

@@ -18,7 +18,7 @@ def test_a_box_of_a_film_is_on_the_actor_of_an_event(tmp_path: Path, monkeypatch
     item = PageItem("film 1", strip, ["leaves"], alpha, boxes=boxes, frames=3)
     text = write_page(tmp_path / "page.html", [item]).read_text()
     assert "A box is on the actor of the event that the word tells of" in text and "word is true" not in text
-    titles = []
+    titles = []  # no text can be read from a picture
     monkeypatch.setattr(Typeface, "shortened", lambda _, text, *__: titles.append(text) or text)
     film_sheet(strip, ["leaves"], alpha, title="film 1", boxes=boxes)
     film_sheet(strip, ["leaves"], alpha, title="film 1")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import pretend
 from vision_attn.geometry.extents import WHOLE
 from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_image_hops, write_story_hops
 
@@ -20,14 +21,7 @@ def image(alpha: torch.Tensor) -> AnsweredImage:
 
 def remarks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The title and remark of each sheet that is drawn."""
-    found: list[tuple[str, str]] = []
-
-    def sheet(_, *, title: str, remark: str, **__) -> Image.Image:
-        found.append((title, remark))
-        return Image.new("RGB", (8, 8))
-
-    monkeypatch.setattr("vision_attn.viz.attention.sheet", sheet)
-    return found
+    return pretend.sheets(monkeypatch)
 
 
 def test_the_card_of_an_image_has_its_question_and_says_what_the_number_is(tmp_path: Path, monkeypatch) -> None:

@@ -12,26 +12,30 @@ from vision_attn.viz.read_windows import _said, _write, write_reads, write_reads
 B, T, SIDE, N = 2, 3, 20, 4
 
 
-def parts(right: int = 0) -> list:
+def parts(right: int = 0, num_steps: int = T) -> list:
     """Black images, rectangles of their middle, what was read, labels; and answers, sure of class `right`."""
-    reads = Rectangles(torch.tensor([-0.5, -0.5, 0.5, 0.5]).expand(B, T, 4), torch.ones(B, T))
-    probabilities = torch.eye(3)[right].expand(B, T, 3)
-    return [torch.zeros(B, 1, SIDE, SIDE), reads, torch.ones(B, T, 1, N, N), [0, 0], probabilities]
+    reads = Rectangles(torch.tensor([-0.5, -0.5, 0.5, 0.5]).expand(B, num_steps, 4), torch.ones(B, num_steps))
+    probabilities = torch.eye(3)[right].expand(B, num_steps, 3)
+    return [torch.zeros(B, 1, SIDE, SIDE), reads, torch.ones(B, num_steps, 1, N, N), [0, 0], probabilities]
+
+
+def first_of(images: torch.Tensor, reads: Rectangles, *others) -> list:
+    """The first of the two images alone."""
+    return [images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others)]
 
 
 def colours(path) -> set[tuple[int, ...]]:
     return {colour for _, colour in Image.open(path).convert("RGB").getcolors(2**20)}
 
 
-def test_two_lines_for_each_image_and_images_beside_each_other_where_they_have_room(tmp_path, monkeypatch):
-    images, reads, *others = parts()
-    single = (images[:1], Rectangles(reads.boxes[:1], reads.sigma[:1]), *(part[:1] for part in others))
-    one = Image.open(write_reads(tmp_path / "new" / "reads.png", *single))
+def test_two_lines_for_each_image_and_images_beside_each_other_where_they_have_room(tmp_path):
+    one = Image.open(write_reads(tmp_path / "new" / "reads.png", *first_of(*parts())))
     beside = Image.open(write_reads(tmp_path / "reads.png", *parts()))
     panel = 120 + 2 + 4
     assert beside.height == one.height and beside.width - one.width == pytest.approx((T + 1) * panel, abs=10)
-    monkeypatch.setattr("vision_attn.viz.read_windows.ACROSS", T + 1)
-    below = Image.open(write_reads(tmp_path / "reads.png", *parts()))
+    longer = parts(num_steps=2 * T)
+    one = Image.open(write_reads(tmp_path / "one.png", *first_of(*longer)))
+    below = Image.open(write_reads(tmp_path / "reads.png", *longer))
     assert below.width == one.width and below.height - one.height == pytest.approx(2 * panel, abs=10)
     assert (255, 255, 255) in colours(tmp_path / "reads.png")  # what was read
     assert tuple(round(SHEER * level) for level in ImageColor.getrgb(READ)) in colours(tmp_path / "reads.png")
