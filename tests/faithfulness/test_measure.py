@@ -4,6 +4,7 @@ kind."""
 import json
 import re
 import sys
+import time
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from vision_attn.explain.attributions import integrated_gradients, occlusion, sc
 from vision_attn.explain.explained_models import AnswerSubject, Map
 from vision_attn.explain.libraries.opening import ImageReader, OpenedModel
 from vision_attn.explain.relevance import layer_cam
-from vision_attn.faithfulness import measurement as measure_module
 from vision_attn.faithfulness.examples import EXAMPLES, Example, Examples
 from vision_attn.faithfulness.measurement import Measurement, MeasureSettings, resampled
 from vision_attn.faithfulness.own_images import OwnImages
@@ -35,7 +35,6 @@ from vision_attn.faithfulness.report import all_numbers, compare, estimate, verd
 from vision_attn.geometry.extents import Extent
 from vision_attn.metrics.attention import AttentionCorrectness, rank_correlation
 from vision_attn.metrics.perturbations import mean
-from vision_attn.results import faithfulness as results_module
 from vision_attn.results.faithfulness import measure
 from vision_attn.system.errors import UserError
 from vision_attn.task import Source
@@ -560,8 +559,7 @@ def test_the_time_is_told_from_an_image_that_is_not_the_first(
             clock[0] += len(x) + 900 * (clock[0] == 0)
             return super().forward(x)
 
-    for module in (results_module, measure_module.time):
-        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     measure(subject(Slow()), "slow", photographs(6), ["occlusion"], best=2, sanity=1, steps=4, fill="mean")
     told = capsys.readouterr().err
     low, high = map(float, re.search(r"takes about (\d+) to (\d+) min", told).groups())

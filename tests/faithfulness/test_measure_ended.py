@@ -29,7 +29,7 @@ def test_sigterm_ends_with_what_was_measured(tiny: str, tmp_path: Path, monkeypa
                 os.kill(os.getpid(), signal.SIGTERM)
             return add(self, *arguments)
 
-        monkeypatch.setattr(Measurement, "add", stopped)
+        monkeypatch.setattr(Measurement, "add", stopped)  # a signal from outside would come at another image each time
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as ended:
             main(given)

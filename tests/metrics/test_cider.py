@@ -80,7 +80,7 @@ def test_a_reference_without_words_counts_in_the_mean():
 def test_many_images_are_counted_as_one(monkeypatch):
     candidates, references = made_up(50, seed=1)
     whole = ours(candidates, references, {}, end=True)
-    monkeypatch.setattr("vision_attn.metrics.cider.AT_ONCE", 7)
+    monkeypatch.setattr("vision_attn.metrics.cider.AT_ONCE", 7)  # of 1,024 images
     assert ours(candidates, references, {}, end=True) == whole and AT_ONCE > 50
 
 

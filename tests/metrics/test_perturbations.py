@@ -6,8 +6,7 @@ from torch import Tensor
 
 from vision_attn.fast.holes import closed
 from vision_attn.fast.versions import without_loops
-from vision_attn.metrics import perturbations
-from vision_attn.metrics.perturbations import FILLS, noisy_interpolation, on_pixels, ranks
+from vision_attn.metrics.perturbations import FILLS, NOISE, noisy_interpolation, on_pixels, ranks
 
 IMAGE = torch.nn.functional.interpolate(
     torch.rand(1, 3, 5, 5, generator=torch.Generator().manual_seed(0)), (20, 24), mode="bicubic"
@@ -37,22 +36,22 @@ def interpolated(image: Tensor, gone: Tensor) -> Tensor:
 @pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("side", [1, 4])
-def test_holes_are_closed_from_their_borders(
-    loops: bool, share: float, side: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the equations say, solved exactly, whatever the shapes of holes: cells, or pixels by themselves."""
+def test_holes_are_closed_from_their_borders(loops: bool, share: float, side: int) -> None:
+    """As the equations say, solved exactly, and with noise, whatever the shapes of holes: cells, or single pixels."""
     if loops:
         pytest.importorskip("vision_attn.fast.holes.cpu", reason="numba is not installed")
-    monkeypatch.setattr(perturbations, "NOISE", 0)
     cells = torch.rand(3, 20 // side, 24 // side, generator=torch.Generator().manual_seed(1)) < share
     cells[0, 0, 0], cells[:, -1, -1] = True, False  # corners that are gone, and that are not
     gone = on_pixels(cells, (20, 24))
+    torch.manual_seed(2)
     with without_loops(not loops):
         found = noisy_interpolation(IMAGE, gone)
-    for one, holes in zip(found, gone, strict=True):
-        torch.testing.assert_close(
-            one, interpolated(IMAGE, holes), rtol=0, atol=1e-6 * float(IMAGE.max() - IMAGE.min())
-        )
+    torch.manual_seed(2)
+    contrast = IMAGE.max() - IMAGE.min()
+    noise = NOISE * contrast * torch.randn_like(found)
+    for one, holes, added in zip(found, gone, noise, strict=True):
+        expected = interpolated(IMAGE, holes) + added * holes
+        torch.testing.assert_close(one, expected, rtol=0, atol=1e-6 * float(contrast))
 
 
 @pytest.mark.parametrize("size", [(37, 70), (1, 9), (6, 1), (65, 64)])

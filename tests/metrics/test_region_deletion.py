@@ -64,7 +64,7 @@ def test_content_words_are_those_that_the_captions_mark(regions):
 @pytest.mark.parametrize("pads", [False, True])
 def test_drops_are_those_of_one_word_at_a_time(captioner, regions, pads, most, monkeypatch):
     """Each word with regions of its own and the whole caption, in one run; all at once and two at a time."""
-    monkeypatch.setattr(region_deletion, "MAX_NUMBERS", most)
+    monkeypatch.setattr(region_deletion, "MAX_NUMBERS", most)  # otherwise all words at once
     sizes = [L] * 3
     if pads:
         sizes = [L, 9, 14]

@@ -304,6 +304,7 @@ def test_one_encoder_is_folded_once_by_threads_that_call_it_directly(monkeypatch
     torch.manual_seed(0)
     encoder, times, fold = Backbone(name="efficientnet_lite0", node="blocks.2", resolution=64), [], Folded._fold
     images = torch.randint(256, (1, 3, 64, 64), dtype=torch.uint8)
+    # counts how often it is folded, which no result shows
     monkeypatch.setattr(Folded, "_fold", lambda self: times.append(1) or fold(self))
 
     def ask() -> Tensor:

@@ -78,6 +78,7 @@ def test_classes_are_drawn_and_evaluated(piped, photographs, tmp_path):
 
 def test_without_files_a_command_stops_at_once(piped, photographs, tmp_path, monkeypatch):
     run, read = write_run("ram_mnist28", tmp_path / "run"), []
+    # counts the results that are asked for: nobody reads what is printed of them
     monkeypatch.setattr(ClassificationResult, "record", lambda _: read.append(1) or {})
     assert piped(["classify", run, photographs, "--device=cpu", "--json"]) == (141, "")
     assert len(read) == 1

@@ -186,7 +186,7 @@ def test_cores_are_those_of_the_affinity_and_of_the_control_group(
     quota: str, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 2, 4, 6}, raising=False)
-    monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")  # a file of the kernel
     assert machine.cores() == 4
     (tmp_path / "cpu.max").write_text(quota)
     assert machine.cores() == expected

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from tests import pretend
+from tests.untrained import write_run
 from vision_attn.system.errors import UserError
 
 pytest.importorskip("uvicorn", reason="the page needs the extra [web]: starlette, uvicorn")
@@ -112,10 +113,10 @@ def test_a_host_that_cannot_be_used_is_refused(capsys, monkeypatch) -> None:
         make_server([], port=taken.getsockname()[1])
 
 
-def test_addresses_of_version_6_are_in_brackets(classifier, monkeypatch, capsys) -> None:  # noqa: F811
+def test_addresses_of_version_6_are_in_brackets(tmp_path, monkeypatch, capsys) -> None:
     pretend.a_server_that(monkeypatch, lambda server: None)
-    monkeypatch.setattr("vision_attn.api.load", lambda *_, **options: classifier)
-    if main(["serve", "runs/ram", "--host", "::1", "--port", "0"]) == 0:  # this machine has such an address
+    run = write_run("ram_mnist28", tmp_path / "ram")
+    if main(["serve", str(run), "--host", "::1", "--port", "0"]) == 0:  # this machine has such an address
         assert "ready: open http://[::1]:" in capsys.readouterr().out
     assert url_of("::1", 7864) == url_of("[::1]", 7864) == "http://[::1]:7864"
     assert url_of("::", 80) == "http://[::]:80" and url_of("localhost", 80) == "http://localhost:80"

@@ -220,7 +220,7 @@ def test_clients_that_leave_cost_nothing(served, held) -> None:
 
 
 def test_the_bytes_of_all_uploads_are_limited(served, monkeypatch) -> None:
-    monkeypatch.setattr(server, "HELD", 100_000)
+    monkeypatch.setattr(server, "HELD", 100_000)  # of 512 MB
     with connect(served, post(bytes(60_001))[:-1]) as first:
         wait_until(lambda: served._held == 60_000)
         status, said = ask(served, post(bytes(60_000)))

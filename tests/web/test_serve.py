@@ -190,14 +190,13 @@ def load_text(served) -> str:
 
 def test_uploads_that_cannot_be_used_get_a_message(served, monkeypatch) -> None:
     monkeypatch.setenv("VISION_ATTN_MAX_PIXELS", "10000")
-    monkeypatch.setattr(server, "LARGEST", 100_000)
     for path, body, status, said in (
         ("/caption?model=0", b"no image", 400, "not a readable image"),
         ("/caption?model=0", b"", 400, "not a readable image"),
         ("/caption?model=0", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 400, "supported are JPEG, PNG"),
         ("/caption?model=0", picture((200, 51)), 413, "too large, 200 x 51 pixels"),
         ("/caption?model=0", PHOTOGRAPH.read_bytes()[:9000], 413, "too large"),
-        ("/caption?model=0", bytes(100_001), 413, "file is too large"),
+        ("/caption?model=0", bytes(server.LARGEST + 1), 413, "file is too large"),
         ("/digit?model=2", picture((200, 51)), 413, "too large, 200 x 51 pixels"),
         ("/digit?model=2", picture()[:-30], 400, "not a readable image"),
         ("/caption?model=0", picture()[:-30], 400, "not a readable image"),

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from tests.untrained import write_run
 from vision_attn.api import load
-from vision_attn.data.films import files as film_files
-from vision_attn.data.images import open as image_files
 from vision_attn.data.images.open import Encoded
 from vision_attn.data.isolated.decoders import Decoders, Upload
 from vision_attn.explain.libraries.opening import open_model
@@ -107,9 +105,9 @@ def test_no_upload_is_decoded_in_the_server_or_while_a_model_answers(path: str, 
     def never(*_, **__) -> None:
         raise AssertionError("this is decoded in the process of the server")
 
-    monkeypatch.setattr(Upload, "opened", noted)
-    monkeypatch.setattr(image_files, "_loaded", never)
-    monkeypatch.setattr(film_files, "decoded_film", never)
+    monkeypatch.setattr(Upload, "opened", noted)  # no answer shows in which thread a file was decoded
+    monkeypatch.setattr(ImageFile.ImageFile, "load", never)
+    monkeypatch.setattr("av.open", never)
     status, answer = ask(served, path, ASKED[path])
     assert status == 200 and answer["page"].startswith("<!doctype html>"), answer
     assert expected is None or answer["text"] == expected
@@ -145,9 +143,11 @@ def test_an_upload_that_takes_too_long_is_refused(served, monkeypatch) -> None:
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes())[0] == 200
     for process in served._decoders._all:
         os.kill(process._popen.pid, signal.SIGSTOP)
-    with monkeypatch.context() as patch:
-        patch.setattr(served._decoders, "seconds", 0.2)
+    served._decoders.seconds = 0.2
+    try:
         status, answer = ask(served, "/caption?name=slow.ppm", b"P6\n#" + b"x" * 1000)
+    finally:
+        served._decoders.seconds = FOREVER
     assert status == 413 and answer["error"].startswith("slow.ppm: decoding it takes more than")
     assert ask(served, "/caption", PHOTOGRAPH.read_bytes())[0] == 200
 

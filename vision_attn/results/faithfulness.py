@@ -1,11 +1,11 @@
 """`measure`: measure how faithful the maps of a model or a run are, and return a `MeasureResult`."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from vision_attn.data.images.squares import seen_part
@@ -126,11 +126,11 @@ def measure(
             seen = seen_part(picture, subject.fit)
             if chosen is None:
                 chosen = Measurement(subject, _fitting(subject, seen, methods), MeasureSettings(**settings))
-            start = perf_counter()
+            start = time.perf_counter()
             answers = chosen.add(file, seen, None if known is None else known.of(file, subject.fit))
             timed += bool(answers)
             if answers and total and total > 2 and timed <= 2:
-                for line in _estimate(chosen, perf_counter() - start, total, first=timed == 1):
+                for line in _estimate(chosen, time.perf_counter() - start, total, first=timed == 1):
                     complain(line)
         if chosen is None:
             why = unreadable[0] if unreadable else "no images were given"
