@@ -185,7 +185,7 @@ def test_faithfulness_of_a_run_on_scenes(tmp_path, monkeypatch, capsys) -> None:
     run = write_run("sat_soft_scenes", tmp_path / "run", "--task.min_words=4", "--task.no_repeat=1")
     monkeypatch.setattr(sys, "argv", ["faithfulness", str(run), "--quick", f"--out={tmp_path / 'out'}",
                                       f"--figure={tmp_path / 'figure.png'}"])  # fmt: skip
-    monkeypatch.setattr(subjects, "GRADIENTS", ("grad-cam",))
+    monkeypatch.setattr(subjects, "GRADIENTS", ("grad-cam",))  # all of them take minutes
     faithfulness.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert len(rows) == 5 and rows[-1].startswith("| uniform |") and (tmp_path / "out" / "run" / "index.html").exists()

@@ -22,6 +22,7 @@ TINY = {
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch) -> None:
+    """Each move is told once in a process; every test is the first that meets it."""
     monkeypatch.setattr(moves, "_told", set())
 
 

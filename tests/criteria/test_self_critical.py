@@ -148,7 +148,7 @@ def test_a_gradient_without_end_is_another(monkeypatch):
         last = torch.nn.functional.pad(sampled[..., 1:], (0, 1))
         return choice(log_prob, entropy, sampled & last, state)
 
-    monkeypatch.setattr(self_critical, "Choice", without_end)
+    monkeypatch.setattr(self_critical, "Choice", without_end)  # a mistake that no argument makes
     model, regions = build("soft")
     criterion = SelfCritical(model, max_words=T)
     criterion.prepare(Words())
@@ -163,6 +163,7 @@ def test_a_gradient_of_probabilities_that_count_pad_is_another(name, monkeypatch
     criterion = SelfCritical(model, max_words=T)
     criterion.prepare(Words())
     truth = exact(model, regions, criterion)
+    # a mistake that no argument makes
     monkeypatch.setattr(self_critical, "without_pad", lambda model: nullcontext())
     monkeypatch.setattr(sys.modules[__name__], "exact", lambda *_: truth)
     worst, _, _ = off(model, regions, criterion)
@@ -391,7 +392,7 @@ def test_the_configs_avoid_the_traps(config, capsys):
 
 def test_a_run_is_opened_without_training_captions(whole, monkeypatch):
     """The document frequencies lie in best/, and nothing counts them again."""
-    monkeypatch.setattr(Scenes, "references", None)
+    monkeypatch.setattr(Scenes, "references", None)  # counted again, the frequencies would be the same
     opened, _, _ = open_run(whole)
     assert opened.criteria["self_critical"].cider.num_images == 2000
     assert len(opened.criteria["self_critical"].cider.ngrams) > 100
@@ -456,7 +457,7 @@ def sample_the_first_words(change) -> None:
 def test_two_processes_equal_one_with_the_joined_batch(start, tmp_path, monkeypatch):
     """Each process samples by itself; given samples that depend on the image alone, two compute the same."""
     settings = {"optimizer": "torch.optim.SGD", "optimizer__lr": 0.001}
-    sample_the_first_words(monkeypatch.setattr)
+    sample_the_first_words(monkeypatch.setattr)  # a criterion takes no way to sample
     assert main(command(tmp_path / "one", start, **settings)) == 0
     in_two_processes(command(tmp_path / "two", start, **settings), partial(sample_the_first_words, setattr))
     assert_close(tmp_path / "one", tmp_path / "two", number=8, near=1e-6)  # the loss is a sum of differences

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import closing
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from PIL import Image
 from vision_attn.data.films.files import open_film
 from vision_attn.data.images.limits import TooLarge
 from vision_attn.data.images.open import Encoded, open_as_stored, open_photograph
-from vision_attn.data.isolated import decoders as isolated
 from vision_attn.data.isolated.decoders import Decoders
 from vision_attn.system.errors import UserError
 
@@ -135,16 +135,24 @@ def test_a_process_that_takes_too_long_is_ended_and_replaced(decoders) -> None:
     assert number not in processes(decoders) and len(processes(decoders)) == 1
 
 
-def test_all_ways_to_decode_an_upload_share_its_time(decoders, monkeypatch) -> None:
-    upload = decoders.upload("a", PHOTOGRAPH.read_bytes())
-    open_photograph(upload, 100)
-    clock = time.monotonic
-    # decoding it would have to take an hour
-    monkeypatch.setattr(isolated, "monotonic", lambda: clock() + FOREVER * len(upload._known))
-    stopped(decoders)
-    upload._seconds = 0.1
-    with pytest.raises(TooLarge):
-        open_photograph(upload, 200)
+def test_all_ways_to_decode_an_upload_share_its_time() -> None:
+    given = []
+
+    class Slow(Decoders):
+        def decode(self, file, seconds, what, arguments):
+            given.append(seconds)
+            time.sleep(0.1)
+            return super().decode(file, seconds, what, arguments)
+
+    with closing(Slow(FOREVER)) as decoders:
+        upload = decoders.upload("a", PHOTOGRAPH.read_bytes())
+        for at_least in (100, 200, 300):
+            open_photograph(upload, at_least)
+        assert given[0] == FOREVER and all(before - after >= 0.1 for before, after in pairwise(given))
+        stopped(decoders)
+        upload._seconds = 0.1
+        with pytest.raises(TooLarge):
+            open_photograph(upload, 400)
 
 
 def test_a_file_that_others_wait_for_has_less_time() -> None:

@@ -172,7 +172,7 @@ def test_a_run_killed_right_after_validation_ends_the_linear_start_once(tmp_path
         return ended(model, nll)
 
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
-        patch.setattr(MemoryNetwork, "validated", killed)
+        patch.setattr(MemoryNetwork, "validated", killed)  # a signal would come at another moment each time
         main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"}))
     assert main(train("memory_stories", **settings, **{"run.folder": tmp_path / "killed"})) == 0
     whole, again = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("whole", "killed"))

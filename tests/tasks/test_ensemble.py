@@ -327,7 +327,7 @@ def test_eval_of_a_run_with_itself_is_eval_of_the_run(runs, alone, tmp_path):
 
 def test_eval_of_included_weights_leaves_them_as_they_are(runs, tmp_path, monkeypatch):
     included = shutil.copytree(runs[0] / "best", tmp_path / "weights" / "scenes")
-    monkeypatch.setattr("vision_attn.commands.eval.ours", lambda: tmp_path)
+    monkeypatch.setattr("vision_attn.commands.eval.ours", lambda: tmp_path)  # a failure would write there
     monkeypatch.chdir(tmp_path)
     before = sorted(included.iterdir())
     for folder in ("weights/scenes", str(included)):
