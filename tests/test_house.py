@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -152,6 +153,68 @@ def test_code_keeps_to_the_house_style() -> None:
         if path.is_relative_to(ROOT / "vision_attn"):
             assert all("weights_only=True" in call for call in re.findall(r"torch\.load\([^)]*\)", text)), path
             assert ast.get_docstring(ast.parse(text)) or path.stat().st_size == 0, f"{path} does not say what it is"
+
+
+def patches(tree: ast.Module) -> Iterator[ast.expr]:
+    """Each `setattr` of a `monkeypatch`, called or handed on, except of other libraries' names and of the tests'."""
+    foreign = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                module = (isinstance(node, ast.ImportFrom) and node.module) or alias.name
+                if module.split(".")[0] != "vision_attn":
+                    foreign.add((alias.asname or alias.name).split(".")[0])
+    calls = {node.func: node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "setattr":
+            changed = ast.unparse(calls[node].args[0]) if node in calls else ""
+            quote, name = re.match(r"(f?['\"])?(\w*)", changed).groups()
+            if name == "vision_attn" if quote else name not in foreign:
+                yield node
+
+
+def has_reason(node: ast.expr, tree: ast.Module, lines: list[str]) -> bool:
+    """Whether a comment stands on the line or the one above, or a docstring in the helper function around it."""
+    helpers = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and not one.name.startswith("test_")]
+    around = [one for one in helpers if one.lineno <= node.lineno <= one.end_lineno]
+    comments = re.search(r"# (?!noqa|fmt|type)", "".join(lines[node.lineno - 2 : node.lineno]))
+    return comments is not None or any(map(ast.get_docstring, around))
+
+
+def test_every_name_of_ours_that_a_test_replaces_has_a_reason() -> None:
+    """Such a test breaks when the package is rearranged inside. Better: hand in an argument, or an object of a
+    subclass."""
+    places, without = 0, []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        lines = path.read_text().splitlines(keepends=True)
+        tree = ast.parse("".join(lines) if any(".setattr" in line for line in lines) else "")
+        for node in patches(tree):
+            places += 1
+            if not has_reason(node, tree, lines):
+                without.append(f"{path.relative_to(ROOT)}:{node.lineno}: {lines[node.lineno - 1].strip()}")
+    assert without == [], "say why the test cannot do without"
+    assert places <= 100, "see whether an argument, a subclass or a smaller input does"
+
+
+def test_a_replaced_name_is_found_in_each_form() -> None:
+    found = """
+import torch
+from vision_attn.engine import fit
+class Ours: ...
+patch.setattr(f"vision_attn.{name}", 1)
+patch.setattr("vision_attn.api.load", 1)  # a reason
+# a reason
+patch.setattr(fit.Run, "folder", 1)
+patch.setattr(type(model), "step", 1)
+change(monkeypatch.setattr)
+patch.setattr(torch, "compile", 1), patch.setattr("os.replace", 1), patch.setattr(Ours, "calls", 1)
+def helper(patch):
+    'Says why.'
+    patch.setattr(fit, "Run", 1)
+"""
+    tree, lines = ast.parse(found), found.splitlines(keepends=True)
+    reasons = {node.lineno: has_reason(node, tree, lines) for node in patches(tree)}
+    assert reasons == {5: False, 6: True, 8: True, 9: False, 10: False, 14: True}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
