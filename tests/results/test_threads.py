@@ -261,10 +261,10 @@ def test_threads_share_an_answerer(case: str) -> None:
 
 def test_different_questions_to_one_model_do_not_meet(opened: Callable[[Case], Any]) -> None:
     """Measuring makes all weights random for a while, and sampling seeds the generator of all threads."""
-    case, run = CASES["a folded encoder"], []
+    case, alone = CASES["a folded encoder"], opened(CASES["a folded encoder"])
     asked = [caption, measure, look(), sampled,
              lambda model: [one for one in model.caption(iter([picture(1)] * 3))]]  # fmt: skip
-    expected = [plain(ask(opened(case))) for ask in asked]
+    expected = [plain(ask(alone)) for ask in asked]
     for _ in range(ROUNDS):
         run = opened(case)
         assert together(*[lambda ask=ask, run=run: plain(ask(run)) for ask in asked]) == expected
