@@ -1,4 +1,4 @@
-"""The loop over the words of a search: greedy, sampled or a beam, by the `Selector` that it is given."""
+"""The loop over the words of a search. Its `Selector` decides whether it is greedy, sampled or a beam search."""
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,12 @@ def decoded(
     length_power: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Decoded:
-    """Decode `rows` rows of each image, best first by log p / length ** length_power."""
+    """Decode `rows` captions of each image, sorted by log p / length ** length_power.
+
+    rules: the words that may be produced.
+    selector: chooses the next words of each row.
+    generator: of random numbers, for a selector that samples.
+    """
     if captioner.accelerated and has_graphs(regions.device):
         by_replays = replayed(captioner, regions, rows, rules, selector, length_power=length_power, generator=generator)
         if by_replays is not None:

@@ -1,4 +1,4 @@
-"""The words and places at which a user makes a captioner look: checked, and converted to maps over its regions."""
+"""Steer a captioner: check the places that a user gives for words, and convert them to maps over its regions."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -49,7 +49,7 @@ class Wanted:
     def steering(
         self, layout: tuple[int, int, int], extent: Extent, seen: Sequence[Extent], heads: int = 1
     ) -> Steering | None:
-        """Return the maps of images; None if nothing is steered.
+        """Return the maps for each image; None if nothing is steered.
 
         layout: frames, rows and columns of regions.
         extent: where the regions lie on the part of a photograph that the model sees.
@@ -69,7 +69,7 @@ class Wanted:
         return Steering(alpha, self.strength * alpha.any(dim=-1))
 
     def _maps(self, layout: tuple[int, int, int], grid: RegionGrid) -> dict[int, Float[Tensor, "K L"]]:
-        """Return the map of each word: one for each of several heads, or one for all."""
+        """Return the map of each word: one for each of K heads, or one for all of them."""
         made: dict[int, Tensor] = {}
         maps: dict[int, Tensor] = {}
         for number, place in self.places.items():
@@ -95,7 +95,7 @@ def _numbers(words: Any, most: int) -> range:
 
 
 def _checked(place: Any, words: Any) -> tuple[float, ...] | Tensor:
-    """Return a point or box as numbers, a mask as a tensor of floats."""
+    """Check a place. Return a point or box as numbers, a mask as a tensor of floats."""
     where = f"attend, word {words}"
     try:
         array = torch.as_tensor(place if isinstance(place, Tensor) else np.asarray(place)).detach().cpu()
@@ -142,7 +142,7 @@ def _map_of(
 
 
 def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int) -> Float[Tensor, "K L"]:
-    """Return the map of a mask. A mask that has the shape of the model's maps is a map itself; any other lies on the
+    """Return the map of a mask. A mask in the shape of the model's maps is used as a map; any other mask covers the
     whole photograph."""
     own = layout if layout[0] > 1 else layout[1:]
     if mask.dim() not in (len(own), len(own) + 1) or (layout[0] > 1 and mask.shape[-3] != layout[0]):

@@ -1,4 +1,4 @@
-"""Draw the glimpses of one image: their path, and the foveated image made of their pixels.
+"""`GlimpseTrace`, the glimpses of one image, and functions that draw their path and the foveated image of their pixels.
 
 After figure 3 of Recurrent Models of Visual Attention (Mnih et al., 2014).
 """
@@ -22,7 +22,7 @@ FAR = 4  # coordinates are clamped to this, which is outside the picture
 
 
 class GlimpseTrace(NamedTuple):
-    """One image, the glimpses of a classifier, and its answer."""
+    """The glimpses of a classifier in one image, and its answer."""
 
     image: Float[Tensor, "C Y X"]
     """The image in grey or RGB, in [0, 1]; it may be reduced (`extent`)."""
@@ -102,10 +102,12 @@ def checked(trace: GlimpseTrace) -> GlimpseTrace:
 def foveated(
     locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int | float = 1
 ) -> Float[Tensor, "C y x"]:
-    """Draw the pixels of these glimpses in an image of height x width pixels, enlarged or reduced by `zoom`; black
-    elsewhere.
+    """Draw the pixels of glimpses in their places; black elsewhere.
 
-    Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. Finer scales are drawn over
+    height, width: the size of the image in pixels.
+    zoom: the factor by which the drawing is larger than the image.
+
+    Every patch is enlarged to the pixels that it covers, in steps of 1/zoom of a pixel. Finer scales are drawn over
     coarser ones and, within a scale, later glimpses over earlier ones.
     """
     num_scales, num_channels, size, _ = patches.shape[1:]
@@ -123,7 +125,10 @@ def foveated(
 
 
 def traced(picture: Image.Image, trace: GlimpseTrace, num_glimpses: int | None = None) -> Image.Image:
-    """Draw the first glimpses on a copy of `picture`: numbered points joined by lines, and the last one's squares."""
+    """Draw glimpses on a copy of `picture`: numbered points joined by lines, and the squares of the last one.
+
+    num_glimpses: how many of the first glimpses to draw; None: all.
+    """
     locations = trace.locations[:num_glimpses].clamp(-FAR, FAR)
     size = torch.tensor(picture.size) * SMOOTH
     points = ((locations + 1) / 2 * size).tolist()
@@ -153,7 +158,7 @@ def as_picture(image: Float[Tensor, "C Y X"]) -> Image.Image:
 
 
 def _point(draw: ImageDraw.ImageDraw, centre: Sequence[float], number: str, shade: float, radius: float) -> None:
-    """Draw a disc with its number, or without if the number would be too small to read."""
+    """Draw a disc with its number, which is left out if it would be too small to read."""
     x, y = centre
     draw.ellipse((x - radius, y - radius, x + radius, y + radius), _shade(shade), DARK.paper, SMOOTH)
     if radius >= LEGIBLE * SMOOTH:

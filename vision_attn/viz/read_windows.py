@@ -1,4 +1,4 @@
-"""Draw the reads of DRAW's classifier: the read window of each time step and its pixels, as PNG and GIF.
+"""Draw the reads of DRAW's classifier, as PNG and GIF: the window of each time step on the image, and the pixels read.
 
 After figure 4 of DRAW (Gregor et al., 2015): a rectangle covers the grid of filters, and its line width is the sigma of
 the filters.
@@ -65,7 +65,12 @@ def write_reads(
     with the most likely class after it. Intensities are in [0, 1]. Returns its path.
 
     Green is correct; red, with a cross, is wrong; an answer without a label has the usual colour of text. Images stand
-    side by side if there are few time steps. names: the names of the classes.
+    side by side if there are few time steps.
+
+    patches: the pixels read.
+    labels: the correct class of each image; None if unknown.
+    probabilities: of each of K classes after each time step.
+    names: the names of the classes.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -101,7 +106,7 @@ def write_reads_animation(
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
 
-    Green is correct; red, with a cross, is wrong; white has no label to compare with.
+    Green is correct; red, with a cross, is wrong; white is an answer without a label.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -170,7 +175,7 @@ def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequenc
 def _write(
     panel: Image.Image, place: tuple[int, int], text: tuple[str, str], colour: str, size: int, room: int, **options: Any
 ) -> None:
-    """Write two parts of a text, of which the first is cut if both together are wider than `room`."""
+    """Write two parts of a text. The first is cut if both together are wider than `room`."""
     type_ = Typeface("".join(text))
     first = type_.shortened(text[0], size, room - 2 * MARGIN - type_.width(text[1], size))
     ImageDraw.Draw(panel).text(place, first + text[1], colour, type_.font(size), **options)

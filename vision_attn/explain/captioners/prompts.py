@@ -1,4 +1,4 @@
-"""Turn pictures and prompts into the inputs of a captioner of transformers."""
+"""Convert pictures and prompts to the inputs of a captioner of transformers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.system.errors import UserError
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
-"""The prompts of models that were trained to answer certain ones, by `model_type`."""
+"""The prompts of models that were trained with fixed prompts, by `model_type`."""
 INSTRUCTION = "Describe this photograph in one sentence."
-"""The prompt of models that follow instructions: those with a chat template."""
+"""The prompt of models that follow instructions, which have a chat template."""
 PREPENDED = ("florence2",)
-"""The `model_type` of models whose processor puts the tokens of the image before a text by itself."""
+"""The `model_type` of models whose processor itself puts the tokens of the image before the text."""
 
 
 def default_prompt(model: OpenedModel) -> str:
@@ -27,10 +27,10 @@ def default_prompt(model: OpenedModel) -> str:
 
 
 class Inputs(dict[str, Tensor]):
-    """The arguments of `generate` for pictures, and a function that makes them for another picture.
+    """The arguments of `generate` for pictures.
 
-    of: a function from a picture to its arguments, with the same prompt. size: the width and height of the first
-    picture.
+    of: a function from another picture to its arguments, with the same prompt.
+    size: the width and height of the first picture.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class Inputs(dict[str, Tensor]):
 
 
 def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
-    """Return the arguments of `generate` for pictures and a prompt, on the device of the model and in its precision.
-    prompt: the text that begins the captions or asks for them."""
+    """Return the arguments of `generate`, on the device of the model and in its precision.
+
+    prompt: the text that begins the captions or asks for them.
+    """
     inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
     arguments = {
@@ -85,7 +87,8 @@ def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
 
 
 def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
-    """Return the text that prompts a model which reads the image between words, and options of its processor."""
+    """Return the text and the options for the processor of a model that reads the image among the tokens of the
+    text."""
     processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken
     if token in prompt or model.module.config.model_type in PREPENDED:
         return prompt, {}
@@ -98,8 +101,8 @@ def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
 
 
 def _begun(model: OpenedModel, prompt: str) -> Tensor:
-    """Return the tokens that begin a caption, (1, T). The end token that a tokenizer adds is removed; BLIP's `generate`
-    removes it itself."""
+    """Return the tokens (1, T) of a prompt that begins a caption, without the end token that a tokenizer adds; BLIP's
+    `generate` removes it itself."""
     tokenizer = model.processor.tokenizer
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     ends = int(ids[0, -1]) in (tokenizer.sep_token_id, tokenizer.eos_token_id)
@@ -107,14 +110,14 @@ def _begun(model: OpenedModel, prompt: str) -> Tensor:
 
 
 def image_token(model: OpenedModel) -> int | None:
-    """Return the id of the word that stands for a token of the image in a text; None if there is none."""
+    """Return the id of the placeholder for a token of the image in a text; None if there is none."""
     config = model.module.config
     return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
 
 
 def num_queries(model: OpenedModel) -> int:
-    """Return the number of learned queries that stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0 for
-    models without."""
+    """Return the number of learned queries that represent an image (Li et al. 2023, "BLIP-2", section 3.1); 0 if there
+    are none."""
     return getattr(model.module.config, "num_query_tokens", None) or 0
 
 
@@ -125,8 +128,7 @@ def generated(model: OpenedModel, inputs: Mapping[str, Tensor], **options: Any) 
 
 
 def generation_config(module: Any) -> Any:
-    """Return the settings with which a model of transformers generates: its own, or those of the submodule that
-    generates."""
+    """Return the generation config of a model of transformers: its own, or that of its submodule that generates."""
     from transformers import GenerationMixin
 
     if type(module).generate is not GenerationMixin.generate:

@@ -34,10 +34,11 @@ def explain_words(
     *,
     related: bool,
 ) -> Explanation:
-    """Return a map for each generated word: the attention to the tokens of the image in the step that generated it or,
-    with `related`, their gradient-weighted relevance for it (Chefer et al. 2021).
+    """Generate a caption, and return a map for each word: the attention to the tokens of the image in the step that
+    generated the word or, with `related`, the gradient-weighted relevance of these tokens (Chefer et al. 2021).
 
-    texts: the beginning of the caption. layer, head: for attention; None: the mean of all.
+    texts: the beginning of the caption.
+    layer, head: for attention; None: the mean of all.
     """
     inputs = inputs_of(model, [picture], " ".join(texts))
     if related and num_queries(model):
