@@ -1,4 +1,4 @@
-"""Write the page of runs side by side: tables of metrics, the keys that differ, and a grid of curves."""
+"""Write the page of `vision-attn compare`: tables of metrics, the keys that differ, and a grid of curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ from vision_attn.viz.html import write_html
 
 UNKNOWN = "–"
 BESIDE = 3
-"""The largest number of keys that stand beside the metrics; more have a table of their own."""
+"""The largest number of keys that are shown beside the metrics; more have a separate table."""
 FIRST = ("loss", "nll", "error")
-"""The curves that stand first, after those of the metrics in the table."""
+"""The curves that are shown first, after those of the metrics in the table."""
 CURVES = 4
-"""The number of curves that are shown open."""
+"""The number of charts that are unfolded."""
 GUIDE = "Curves are against the training step, and have the number of their run at their end."
 TESTED = "test: measured by vision-attn eval. val: of the best weights, on validation. step: that of the best weights."
 
@@ -67,8 +67,10 @@ class Section(NamedTuple):
 
 
 def write_compared(path: Path, runs: Sequence[Compared], wanted: Sequence[str] | None) -> Path:
-    """Write the page. wanted: the metrics of its tables; by default those that selected the best weights, and the usual
-    ones. Returns its path."""
+    """Write the page. Returns its path.
+
+    wanted: the metrics of its tables; by default those that selected the best weights, and the usual ones.
+    """
     compared = tables(runs)
     notes = [*(f"{line[0].upper()}{line[1:]}." for line in why(compared)), *unfinished(runs)]
     sections = [_section(table, wanted) for table in compared]
@@ -126,8 +128,8 @@ def _exact(value: Any, name: str) -> str:
 
 
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:
-    """Make a chart of each number in the logs: first the table's metrics on validation, then losses, then its other
-    metrics, then the rest."""
+    """Return a chart of each number in the logs: first the metrics of the table on validation, then losses, then other
+    metrics of the table, then the rest."""
     names, logged = [""] * max(run.number for run in table), curves(table)
     for run in table:
         names[run.number - 1] = labelled(run)

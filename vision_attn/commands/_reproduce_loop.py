@@ -25,8 +25,8 @@ from vision_attn.system.memory import collected_later
 
 
 def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
-    """Make the rows, the fastest first, and write page and table after each. Returns the exit status: 1 if a row is
-    worse than the documents say, or failed; that of a verb that was interrupted."""
+    """Make the rows, the fastest first, and write page and table after each. Return the exit status: 1 if a row failed
+    or is worse than the documents say; the status of the verb if one was interrupted."""
     with collected_later():
         import torch
 
@@ -65,8 +65,7 @@ def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
 
 
 def make(row: PaperRow, plan: Plan) -> int:
-    """Train and measure a row, as far as this has not been done. Returns the exit status of the first verb that
-    failed."""
+    """Train and measure a row, unless done already. Return the exit status of the first verb that failed."""
     from vision_attn.commands import main
 
     measured = [measurement for some in measurements(row, plan).values() for measurement in some]

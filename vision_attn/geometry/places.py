@@ -1,4 +1,4 @@
-"""Places on a photograph as weights of the regions of a grid: points, boxes and masks."""
+"""Convert places on a photograph (points, boxes and masks) to weights of the regions of a grid."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent
 
 WHOLE_WEIGHT = 1e-3
-"""How far from 1 the sum of a map may be without being normalised: a model's own map is taken as it is, to the bit."""
+"""A map whose sum differs from 1 by at most this is not normalised, so that a model's own map is used bit for bit."""
 
 
 class RegionGrid:
@@ -57,7 +57,7 @@ class RegionGrid:
 
 
 def as_map(weights: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Normalise the weights of regions to a sum of 1. They stay as they are if their sum is 1 up to rounding."""
+    """Normalise the weights of regions to sum to 1. They are unchanged if their sum is 1 up to rounding."""
     total = weights.double().sum()
     return weights if abs(total - 1) < WHOLE_WEIGHT else (weights.double() / total).to(weights.dtype)
 

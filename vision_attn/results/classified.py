@@ -48,7 +48,7 @@ class ClassificationResult(Displayable):
         return (scaled(torch.stack(seen.sampled(DRAWN))) if isinstance(seen, Images) else seen)[0].cpu()
 
     @property
-    def extent(self) -> tuple[int, int] | None:
+    def full_size(self) -> tuple[int, int] | None:
         """The width and height of the image if `image` is reduced."""
         return tuple(self.seen.extents[0].tolist()) if isinstance(self.seen, Images) else None
 
@@ -110,7 +110,7 @@ class ClassificationResult(Displayable):
         assert self.view is not None and self.locations is not None
         return GlimpseTrace(
             self.image, self.locations, self.view.patches, None, self.label, self.probabilities, self.title,
-            self.extent, self.names,
+            self.full_size, self.names,
         )  # fmt: skip
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:

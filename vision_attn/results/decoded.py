@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
@@ -148,11 +147,7 @@ class TranscriptResult(DecodedResult):
     @property
     def entropy(self) -> Float[Tensor, "T"] | None:
         """The entropy of the character after each glimpse, in nats: how undecided the model still was."""
-        trace = self.glimpses
-        if trace is None or trace.probabilities is None:
-            return None
-        entropies: Tensor = torch.special.entr(trace.probabilities)
-        return entropies.sum(dim=1)
+        return None if self.glimpses is None else self.glimpses.entropy
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
         """Return the record with `glimpses`, if they were kept: the `location` (x, y), from -1 to 1, the `answer`,

@@ -257,7 +257,7 @@ class InteractiveResult(Said, Displayable):
         }
 
     def light(self) -> Float[Tensor, "T height width"]:
-        """The map of each word at the resolution of `picture`, scaled so that the largest weight is 1."""
+        """Return the map of each word at the resolution of `picture`, scaled so that the largest weight is 1."""
         if self.alpha is None:
             raise UserError("this model has no attention, so there are no maps")
         return light(self.alpha, self.picture.height, self.picture.width, self.extent)

@@ -1,1 +1,1 @@
-"""Tasks, which the engine trains and evaluates: a model with its loss, its metrics and its pictures."""
+"""Tasks, which the engine trains and evaluates: a model with its loss, metrics and pictures."""

@@ -88,7 +88,7 @@ class Captioning(Describing):
             beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p, content_once
         )
         self.vocabulary = source.vocabulary
-        if content_once and not self.vocabulary.kind.content:
+        if content_once and not self.vocabulary.splitter.content:
             raise UserError("task.content_once is for words, and data.words makes parts of words: leave one out")
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
@@ -244,7 +244,7 @@ class Captioning(Describing):
             why = f"it knows English, and {language.not_english}" if language.not_english else language.terse
             return f"task.validate_with: METEOR says little here: {why}" if why and not told else ""
         name, words = language.name, self.vocabulary.function_words
-        if name in ("", "english") or words != FUNCTION_WORDS or not self.vocabulary.kind.content:
+        if name in ("", "english") or words != FUNCTION_WORDS or not self.vocabulary.splitter.content:
             return ""
         return (
             f"the references are {name.capitalize()}, and content words of captions are told by the function words of "
@@ -256,7 +256,7 @@ class Captioning(Describing):
 
         full: whether to include the metrics that take long.
         """
-        names, words = None if full else self.validate_with, self.vocabulary.kind
+        names, words = None if full else self.validate_with, self.vocabulary.splitter
         scores = CaptionScores(names, words.scored, self.unit, language=self.language)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

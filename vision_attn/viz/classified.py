@@ -82,12 +82,12 @@ def glimpsed(
 ) -> list[GlimpseTrace]:
     """Return the trace of the first copy of each image, for pictures. Large images are reduced."""
     assert glance.locations is not None
-    extents: list[Any] = [None] * len(images)
+    sizes: list[Any] = [None] * len(images)
     shown: Any = images
     if isinstance(images, Images):
-        extents = [tuple(extent) for extent in images.extents.tolist()]
+        sizes = [tuple(size) for size in images.extents.tolist()]
         shown = [image.float() / 255 for image in images.sampled(DRAWN)]
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
-    parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
+    parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, sizes, strict=True)
     return [GlimpseTrace._make((*fields[:6], "", fields[6], names)) for fields in parts]

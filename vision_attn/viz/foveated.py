@@ -25,7 +25,7 @@ class GlimpseTrace(NamedTuple):
     """The glimpses of a classifier in one image, and its answer."""
 
     image: Float[Tensor, "C Y X"]
-    """The image in grey or RGB, in [0, 1]; it may be reduced (`extent`)."""
+    """The image in grey or RGB, in [0, 1]; it may be smaller than the original image (`full_size`)."""
     locations: Float[Tensor, "T 2"]
     """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
@@ -37,10 +37,16 @@ class GlimpseTrace(NamedTuple):
     probabilities: Float[Tensor, "T N"] | None = None
     """The probability of each class after each glimpse."""
     title: str = ""
-    extent: tuple[int, int] | None = None
+    full_size: tuple[int, int] | None = None
     """The width and height in pixels of the original image, if `image` is reduced."""
     names: Sequence[str] = ()
     """The names of the classes; empty if they are numbers."""
+
+    @property
+    def entropy(self) -> Float[Tensor, "T"] | None:
+        """The entropy of the answer after each glimpse, in nats: how undecided the model still was; None without
+        `probabilities`."""
+        return None if self.probabilities is None else torch.special.entr(self.probabilities).sum(dim=1)
 
     @property
     def right(self) -> bool | None:
@@ -50,7 +56,7 @@ class GlimpseTrace(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """The width and height of the original image."""
-        return self.extent or (self.image.shape[2], self.image.shape[1])
+        return self.full_size or (self.image.shape[2], self.image.shape[1])
 
     def named(self, number: int) -> str:
         """Return the name of a class."""
