@@ -173,9 +173,9 @@ class Reinforce(nn.Module):
         if reward.dim() == 2:
             returns = reward[..., None].expand_as(choice.log_prob)
             return returns, torch.ones_like(returns)
-        return self._summed(reward), self._summed(choice.sampled.to(reward.dtype))
+        return self._reward_sums(reward), self._reward_sums(choice.sampled.to(reward.dtype))
 
-    def _summed(self, reward: Tensor) -> Tensor:
+    def _reward_sums(self, reward: Tensor) -> Tensor:
         if self.credit == "all":
             return reward.sum(dim=-1, keepdim=True).expand_as(reward)
         return reward.flip(-1).cumsum(dim=-1).flip(-1)

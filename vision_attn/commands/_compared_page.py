@@ -84,7 +84,7 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     values = {key: settings(table, key) for key in keys}
     beside = keys if len(keys) <= BESIDE else []
     own = {run.number: [values[key][place] for key in beside] for place, run in enumerate(table)}
-    shown = [_shown(row, names, own) for row in comparison_rows(table, names)]
+    shown = [_shown_run(row, names, own) for row in comparison_rows(table, names)]
     plots = _plots(table, names)
     return Section(
         named(table),
@@ -99,7 +99,7 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     )
 
 
-def _shown(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> _ShownRun:
+def _shown_run(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> _ShownRun:
     texts = [written(value, name, UNKNOWN) for value, (_, name) in zip(row.values, names, strict=True)]
     if run := row.run:
         cells = [(text, "") for text in texts]

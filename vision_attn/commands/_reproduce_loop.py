@@ -35,7 +35,7 @@ def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
     times = {row.name: left(row, plan, gpu=gpu) for row in rows}
     order = sorted(rows, key=lambda row: float("inf") if (time := times[row.name]) is None else time)
     if not plan.quick and not plan.included:
-        order = _announced(order, times, hours, gpu)
+        order = _rows_that_fit(order, times, hours, gpu)
     elif plan.quick:
         write_data(plan.out / QUICK)
     failed: dict[str, str] = {}
@@ -85,7 +85,7 @@ def make(row: PaperRow, plan: Plan) -> int:
     return 0
 
 
-def _announced(
+def _rows_that_fit(
     rows: Sequence[PaperRow], times: dict[str, float | None], hours: float | None, gpu: bool
 ) -> list[PaperRow]:
     """Say how long the rows take, and return those that fit into `hours`."""

@@ -130,7 +130,7 @@ class SelfCritical(Criterion):
             reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
             gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
         # cuDNN differentiates an LSTM only in training mode.
-        with as_at_test(model), without_pad(model), torch.backends.cudnn.flags(enabled=False):
+        with as_at_test(model), barring_pad(model), torch.backends.cudnn.flags(enabled=False):
             log_prob = model(regions, words).log_prob
         if self.entropy_weight:
             gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
@@ -185,7 +185,7 @@ def as_at_test(model: Captioner) -> Iterator[None]:
 
 
 @contextmanager
-def without_pad(model: Captioner) -> Iterator[None]:
+def barring_pad(model: Captioner) -> Iterator[None]:
     """Context manager: `model.forward` gives PAD the probability 0, as sampling does (`Captioner.bars_pad`)."""
     before = model.bars_pad, model.with_mean
     model.bars_pad, model.with_mean = True, False  # nothing here needs the mean

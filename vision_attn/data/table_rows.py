@@ -28,7 +28,7 @@ def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
         while spaced and text.startswith(" ", first, stop):
             first += 1
         if text.startswith('"', first, stop):
-            end = _closed(text, first)
+            end = _field_end(text, first)
             if end < 0 or text[end : end + 1] not in (separator, "\n", ""):
                 return line.split(separator), line_end
             fields.append(text[first + 1 : end - 1].replace('""', '"'))
@@ -41,7 +41,7 @@ def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
         place = end + 1
 
 
-def _closed(text: str, first: int) -> int:
+def _field_end(text: str, first: int) -> int:
     """Return the end of the field whose opening quotation mark is at `first`, after the next mark that is not doubled;
     -1 if there is none."""
     end = text.find('"', first + 1)

@@ -34,10 +34,10 @@ def decoded(
         if by_replays is not None:
             return by_replays
     with constant_weights(captioner), plainly(not captioner.accelerated):
-        return _searched(captioner, regions, rows, rules, selector, length_power, generator)
+        return _search(captioner, regions, rows, rules, selector, length_power, generator)
 
 
-def _searched(
+def _search(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],
     rows: int,
@@ -68,10 +68,10 @@ def _searched(
             if not len(going):
                 break
             memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
-    return _traced(steps, length_power, selector.groups)
+    return _follow_parents(steps, length_power, selector.groups)
 
 
-def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
+def _follow_parents(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
     """Follow each row's parents from the last time step to the first, then sort the rows."""
     last = steps[-1]["word"]
     row = torch.arange(last.shape[1], device=last.device).expand_as(last)

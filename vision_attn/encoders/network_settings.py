@@ -98,8 +98,8 @@ def network_in(path: Path, name: str) -> str | None:
 def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> Iterator[str]:
     """Yield a warning if images are not normalised as is usual for the network `name`: the mean and standard deviation
     in a config may belong to other weights than the file `path`."""
-    usual = [*map(_written, OTHERS.get(path.name) or networks.usual_normalisation(name))]
-    used = [_written(numbers.flatten().tolist()) for numbers in (mean, std)]
+    usual = [*map(_as_option, OTHERS.get(path.name) or networks.usual_normalisation(name))]
+    used = [_as_option(numbers.flatten().tolist()) for numbers in (mean, std)]
     if used != usual:
         yield (
             f"{path.name} is used with mean {used[0]} and std {used[1]}, not with those usual for {name}: if it was "
@@ -107,6 +107,6 @@ def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> I
         )
 
 
-def _written(numbers: Sequence[float]) -> str:
+def _as_option(numbers: Sequence[float]) -> str:
     """Write numbers as an option of the command line takes them."""
     return f"[{','.join(f'{number:.4g}' for number in numbers)}]"

@@ -127,7 +127,7 @@ class Trial:
             if high + slope * (size - last) > SHARE * self.free:
                 return False
         try:
-            used: int | float = self._used(size)
+            used: int | float = self._memory_of_step(size)
         except Exception as error:
             if not is_short_of_memory(error):
                 raise
@@ -137,7 +137,7 @@ class Trial:
         self.tried.append((size, used))
         return used <= SHARE * self.free
 
-    def _used(self, size: int) -> int:
+    def _memory_of_step(self, size: int) -> int:
         began = taken(self.device)
         kept = [(buffer, buffer.clone()) for buffer in self.task.buffers()]
         self.task.train()

@@ -60,12 +60,12 @@ def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.de
         known = task.wrong(batch)
         assert known is not None
         places = [place for place in known.nonzero().flatten().tolist() if place >= start][:room]
-        chosen.append(_taken(batch, places))
+        chosen.append(_select(batch, places))
         room -= len(places)
         if not room:
             break
     others = [place for place in range(half, size(first)) if not wrong[place]][:room]
-    return _joined([chosen[0], _taken(first, others), *chosen[1:]])
+    return _joined([chosen[0], _select(first, others), *chosen[1:]])
 
 
 def sampled(
@@ -112,7 +112,7 @@ def items_of(split: Callable[..., Iterable[Batch]]) -> int:
     return first * (batches - 1) + last
 
 
-def _taken(batch: Batch, places: Sequence[int]) -> Batch:
+def _select(batch: Batch, places: Sequence[int]) -> Batch:
     """Return the items at these places of a batch whose fields are tensors, tuples or None."""
     fields = [tuple(field[place] for place in places) if isinstance(field, tuple) else field for field in batch]
     return like(batch, [field[list(places)] if isinstance(field, Tensor) else field for field in fields])

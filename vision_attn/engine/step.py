@@ -105,7 +105,7 @@ class Step:
         if self.captured:
             self.rates.fill()
         with self.profile.step(step):
-            totals = self.work(self._noted(batches, number, step), number)
+            totals = self.work(self._next_batches(batches, number, step), number)
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
@@ -125,7 +125,7 @@ class Step:
         with Compiling(interrupt, is_main=self.world.is_main) as self.compiling:
             yield
 
-    def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
+    def _next_batches(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
         taken = 0
         for batch in self.profile.waiting(islice(batches, number)):

@@ -107,7 +107,7 @@ class Recorder(TorchFunctionMode):
         """Handle F.scaled_dot_product_attention: recompute its maps for the queries to record."""
         output = func(query, key, value, attn_mask, dropout_p, is_causal, **options)
         attn_mask = _plain(attn_mask, query.device)
-        packed = _packed(query, key, self.running[-1][1])
+        packed = _has_packed_heads(query, key, self.running[-1][1])
 
         def heads(tensor: Tensor) -> Tensor:
             """Reshape to (B, K, Q, E), also a single query that transformers spread over the axis of queries."""
@@ -265,7 +265,7 @@ def _origin(tensor: Any) -> Tensor | None:
     return tensor if origin is None else origin
 
 
-def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
+def _has_packed_heads(query: Tensor, key: Tensor, module: nn.Module) -> bool:
     """Return whether transformers put the heads that share a key on the axis of queries, as it does for a single query
     in grouped-query attention with a mask."""
     groups = getattr(module, "num_key_value_groups", 1)

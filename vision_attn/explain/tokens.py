@@ -137,8 +137,8 @@ class ImageAttention:
         whole = [attention for attention in seen if len(attention.maps) == num_images]
         square = [attention for attention in whole if attention.num_queries == attention.maps.shape[-1] > 1]
         single = [attention for attention in whole if attention.num_queries == 1 and attention.maps.shape[-1] > 1]
-        placed = next(_placed(square, single, shapes, in_place), None)
-        if placed is None or _windowed(seen, num_images, placed[1]):
+        placed = next(_groups_on_grids(square, single, shapes, in_place), None)
+        if placed is None or _attends_in_windows(seen, num_images, placed[1]):
             raise UserError("no layer of this model attends to the whole image, so it has no attention map of it")
         self.layers: list[RecordedAttention] = placed[0]
         self.grid: PatchGrid = placed[1]
@@ -201,7 +201,7 @@ class ImageAttention:
         return self.grid.picture((mixed(self.pool) @ weights)[:, 0]).detach()
 
 
-def _placed(
+def _groups_on_grids(
     square: Sequence[RecordedAttention],
     single: Sequence[RecordedAttention],
     shapes: Iterable[tuple[int, int]],
@@ -219,7 +219,7 @@ def _placed(
                 yield layers, grid
 
 
-def _windowed(seen: Sequence[RecordedAttention], num_images: int, grid: PatchGrid) -> bool:
+def _attends_in_windows(seen: Sequence[RecordedAttention], num_images: int, grid: PatchGrid) -> bool:
     """Return whether layers attend within windows. Attention within single patches (TNT) does not count."""
     several = {len(attention.maps) for attention in seen if len(attention.maps) > num_images}
     return bool(several - {num_images * grid.rows * grid.columns})

@@ -206,14 +206,14 @@ class Measurement:
         if not boxes:
             return None, None
         rows, columns = maps.shape[1:]
-        scores, inside = [], self._seen(boxes)
+        scores, inside = [], self._on_input(boxes)
         for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
             score = AttentionCorrectness((rows, columns))
             score.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
             scores.append(score.compute())
         return [score["pointing"] for score in scores], [score["mass"] for score in scores]
 
-    def _seen(self, boxes: Sequence) -> list[Any]:
+    def _on_input(self, boxes: Sequence) -> list[Any]:
         """Return boxes and masks of the picture in coordinates of the image that the model takes."""
         seen = self.subject.seen
         return [
@@ -223,7 +223,7 @@ class Measurement:
 
     def _places(self, boxes: Callable | None) -> Callable[[str], list[Any]]:
         """Return a function from an answer to its boxes on the image that the model takes, without masks."""
-        return lambda text: [box for box in self._seen(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
+        return lambda text: [box for box in self._on_input(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
 
     def finish(self) -> None:
         """Search the best orders of first answers, and test their maps with random weights. Raises UserError without

@@ -143,11 +143,11 @@ def reason(error: BaseException) -> str:
     it. Errors from the end of the capture itself are ignored."""
     cause = error.__context__ or error
     said = str(cause).strip().split("\n")[0] or type(cause).__name__
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _recorded(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_model_code(frame.filename)]
     return f"{said}, in {frames[-1].filename}, line {frames[-1].lineno}" if frames else said
 
 
-def _recorded(file: str) -> bool:
+def _is_model_code(file: str) -> bool:
     """Return whether a file belongs to neither torch, nor this module, nor the engine, but to a model or a task."""
     others = Path(torch.__file__).parent, Path(__file__), Path(__file__).parents[1] / "engine"
     return not any(Path(file).is_relative_to(other) for other in others)

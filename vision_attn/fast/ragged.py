@@ -61,7 +61,7 @@ def readable(words: Tensor) -> bool:
     return words.device.type == "cpu"
 
 
-def _known(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None:
+def _known_lengths(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None:
     """Return the known lengths of the rows of `words`, in which each row may be repeated for several runs."""
     B, R, T = words.shape
     if lengths is None or len(lengths) != B or R % len(lengths[0]) or max(map(max, lengths)) > T:
@@ -88,7 +88,7 @@ def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list
     """
     if readable(words):
         return _steps(words != 0)
-    lengths = _known(words, lengths)
+    lengths = _known_lengths(words, lengths)
     return unpacked_schedule(words) if lengths is None else list(known_schedule(lengths, words.shape[2], words.device))
 
 
@@ -180,7 +180,7 @@ def packed(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Te
     than padding, Q is the largest possible number by `lengths`.
     """
     word_mask = words.flatten(1) != 0
-    lengths = None if readable(words) else _known(words, lengths)
+    lengths = None if readable(words) else _known_lengths(words, lengths)
     most = word_mask.shape[1] if lengths is None else max(map(sum, lengths))
     longest = int(word_mask.sum(dim=1).amax()) if readable(words) else most
     return word_mask.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]

@@ -42,15 +42,15 @@ class RegionGrid:
         mask: densities over pixels of equal size.
         box: where these pixels lie on the photograph.
         """
-        across = _overlaps(self._edges(self.columns, 0), _even(mask.shape[1], box.x0, box.x1))
-        down = _overlaps(self._edges(self.rows, 1), _even(mask.shape[0], box.y0, box.y1))
+        across = _overlaps(self._edges(self.columns, 0), _even_edges(mask.shape[1], box.x0, box.x1))
+        down = _overlaps(self._edges(self.rows, 1), _even_edges(mask.shape[0], box.y0, box.y1))
         weights = down @ mask.double() @ across.mT
         return weights / weights.sum() if weights.any() else None
 
     def _edges(self, number: int, axis: int) -> Float[Tensor, "edges"]:
         """Return the edges of the cells along an axis of the photograph."""
         low, high = self.extent[axis], self.extent[axis + 2]
-        edges = _even(number, low, high).clamp(-1, 1)
+        edges = _even_edges(number, low, high).clamp(-1, 1)
         edges[0], edges[-1] = -1, 1
         first, last = self.seen[axis], self.seen[axis + 2]
         return first + (edges + 1) / 2 * (last - first)
@@ -79,7 +79,7 @@ def _nearest_two(x: float, number: int, low: float | int, high: float | int) -> 
     return (1 - (torch.arange(number, dtype=torch.float64) - position).abs()).clamp(min=0)
 
 
-def _even(number: int, low: float | int, high: float | int) -> Float[Tensor, "edges"]:
+def _even_edges(number: int, low: float | int, high: float | int) -> Float[Tensor, "edges"]:
     return torch.linspace(low, high, number + 1, dtype=torch.float64)
 
 

@@ -135,11 +135,11 @@ def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
 def word_ids(tokens: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
     """Return the ids of `tokens`, END included. Words outside the vocabulary get hashes as ids, so that they remain
     different words."""
-    return [*(vocabulary.get(word) or _unknown(word) for word in tokens), END]
+    return [*(vocabulary.get(word) or _unknown_id(word) for word in tokens), END]
 
 
 @cache
-def _unknown(word: str) -> int:
+def _unknown_id(word: str) -> int:
     """Return an id beyond any vocabulary, the same in every process."""
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") >> 2 | 1 << 62
 

@@ -73,7 +73,7 @@ class AnswersQuestions:
         )
         new = [self._unknown([question], f"the question {question!r}") for question in asked]
         for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
-            shown = AnsweredStory(question, sentences[-most:], (), None, *self._said(probabilities), alpha)
+            shown = AnsweredStory(question, sentences[-most:], (), None, *self._best_answer(probabilities), alpha)
             missing = list(dict.fromkeys([*new[number], *unknown]))
             yield StoryAnswer(
                 name, shown, probabilities, self.task.vocabulary.words, self.task.model.scored, missing, self.name
@@ -94,7 +94,9 @@ class AnswersQuestions:
         facts = pixels[None].expand(len(asked), *pixels.shape)
         for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
             maps = alpha.unflatten(1, encoder.grid)
-            shown = AnsweredImage(question, None, *self._said(probabilities), maps, picture, (), encoder.extent())
+            shown = AnsweredImage(
+                question, None, *self._best_answer(probabilities), maps, picture, (), encoder.extent()
+            )
             yield SceneAnswer(
                 name, shown, probabilities, vocabulary.words, self.task.model.scored, new[number], self.name, image,
                 encoder.fit, way,
@@ -107,7 +109,7 @@ class AnswersQuestions:
             log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))
             return zip(asked, alpha.float().cpu(), log_prob.exp().cpu(), strict=True)
 
-    def _said(self, probabilities: torch.Tensor) -> tuple[str, float]:
+    def _best_answer(self, probabilities: torch.Tensor) -> tuple[str, float]:
         return self.task.vocabulary.words[int(probabilities.argmax())], float(probabilities.max())
 
     def _unknown(self, texts: Sequence[str], what: str) -> list[str]:

@@ -153,7 +153,7 @@ def measure(
 
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """Return the result of a finished measurement."""
-    pictures = [_pictured(example, measurement.subject.seen) for example in measurement.examples.shown()]
+    pictures = [_example_picture(example, measurement.subject.seen) for example in measurement.examples.shown()]
     return MeasureResult(name, all_numbers(measurement), pictures)
 
 
@@ -170,7 +170,7 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
     return known
 
 
-def _pictured(example: Example, seen: Extent) -> ExamplePicture:
+def _example_picture(example: Example, seen: Extent) -> ExamplePicture:
     """Return an example with its maps on the picture.
 
     seen: the part of the picture that the model sees.

@@ -104,7 +104,7 @@ def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
     if isinstance(image, FILES):
         return open_photograph(image, at_least=at_least)
     if isinstance(image, np.ndarray | Tensor):
-        image = _pictured(image)
+        image = _array_picture(image)
     if not isinstance(image, Image.Image):
         raise UserError(
             f"this image is {with_article(type(image).__name__)}: give a path, bytes, a PIL image, an array or a tensor"
@@ -119,7 +119,7 @@ def shown(picture: Image.Image, fit: Fit) -> Image.Image:
     return seen
 
 
-def _pictured(array: np.ndarray | Tensor) -> Image.Image:
+def _array_picture(array: np.ndarray | Tensor) -> Image.Image:
     """Turn an array (Y, X), (Y, X, 3) or (Y, X, 4), or a tensor (C, Y, X), into a picture. Raises UserError for
     others."""
     shape = tuple(array.shape)

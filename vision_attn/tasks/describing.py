@@ -126,14 +126,14 @@ class Describing(Task):
 
         options: `overlay` and `scale`, see `viz.attention.attention_sheet`.
         """
-        return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **options)
+        return write_pages(batch, self._shown_captions(batch), self.encoder, folder, self.way, **options)
 
     @torch.no_grad()
     def figure(self, batch: CaptionBatch, paper: Paper, **options: Any) -> Any:
         """Draw a row for each image: the map and the overlay of the word whose map is sharpest."""
-        return figure_of(batch, self._shown(batch), self.encoder, paper, self.way, **options)
+        return figure_of(batch, self._shown_captions(batch), self.encoder, paper, self.way, **options)
 
-    def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
+    def _shown_captions(self, batch: CaptionBatch) -> list[DecodedCaption]:
         """Return the captions that pictures show."""
         likeliest = next((mode for mode in ("argmax", "mode") if mode in self.model.modes), None)  # "mode" until 1.1
         with self.model.in_mode(likeliest) if likeliest and self.model.mode == "expectation" else nullcontext():

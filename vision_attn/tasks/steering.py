@@ -134,7 +134,7 @@ def _map_of(
         raise UserError(f"word {number}: a box is x0 < x1, y0 < y1 from -1 to 1, not {at}")
     on_grid = grid.at_point(*at) if len(at) == 2 else grid.on_mask(torch.ones(1, 1), Extent(*at))
     if on_grid is None:
-        raise _unseen(place, number, grid.seen)
+        raise _unseen_error(place, number, grid.seen)
     chosen = torch.ones(frames, dtype=torch.float64) / frames
     if frame is not None:
         chosen = torch.zeros(frames, dtype=torch.float64).index_fill(0, torch.tensor(int(frame) - 1), 1)
@@ -158,7 +158,7 @@ def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, numbe
         else:
             on_grid = [grid.on_mask(frame) if frame.any() else None for frame in head.reshape(-1, *head.shape[-2:])]
             if all(frame is None for frame in on_grid):
-                raise _unseen("this mask", number, grid.seen)
+                raise _unseen_error("this mask", number, grid.seen)
             shares = [float(frame.sum()) for frame in head.reshape(-1, *head.shape[-2:])]
             zeros = torch.zeros(layout[1:], dtype=torch.float64)
             weighed = [zeros if frame is None else share * frame for frame, share in zip(on_grid, shares, strict=True)]
@@ -166,7 +166,7 @@ def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, numbe
     return torch.stack(maps)
 
 
-def _unseen(place: Any, number: int, seen: Extent) -> UserError:
+def _unseen_error(place: Any, number: int, seen: Extent) -> UserError:
     visible = (
         "the whole photograph"
         if seen == WHOLE

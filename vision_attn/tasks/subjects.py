@@ -194,10 +194,10 @@ class GlimpseSubject(Subject):
         return self._output(inputs).log_prob[:, :, -1, target].mean(dim=1)
 
     def map(self, method: str, image: Float[Tensor, "C Y X"], target: int) -> Map:
-        return Map(self._seen(image) if method == "glimpses" else self.weights(method, image, target))
+        return Map(self._seen_pixels(image) if method == "glimpses" else self.weights(method, image, target))
 
     @torch.no_grad()
-    def _seen(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "rows columns"]:
+    def _seen_pixels(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "rows columns"]:
         images = image[None]
         glance = self._output(images)
         view = self.task.model.view(images, glance)

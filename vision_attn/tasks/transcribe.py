@@ -106,7 +106,7 @@ class Transcription(Captioning):
                 caption.alpha,
                 caption.log_prob if label is None else None,
                 label,
-                self._glimpsed(model, strip, len(caption.words)) if glimpses and model.num_glimpses else None,
+                self._trace(model, strip, len(caption.words)) if glimpses and model.num_glimpses else None,
                 caption.cut,
                 extent,
             )
@@ -115,7 +115,7 @@ class Transcription(Captioning):
             )
         ]
 
-    def _glimpsed(self, model: Captioner, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
+    def _trace(self, model: Captioner, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """Return the glimpses of one strip up to END."""
         taken = model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
         assert taken is not None

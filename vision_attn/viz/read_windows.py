@@ -83,7 +83,7 @@ def write_reads(
         answers = [Image.new("RGB", plain.size) for _ in steps]
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
-            says = _said(int(said), labels[number], names), f" {value:.2f}"
+            says = _answer_text(int(said), labels[number], names), f" {value:.2f}"
             _read(panel, patches[number, step], says, _colour(int(said), labels[number]))
         last = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, labels[number], last, names), *answers])
@@ -146,7 +146,14 @@ def _answered(
     picture, colour = picture.copy(), _colour(said, label)
     place, room = (4, 1), picture.width
     _write(
-        picture, place, (_said(said, label, names), ""), colour, SMALL - 2, room, stroke_width=2, stroke_fill="black"
+        picture,
+        place,
+        (_answer_text(said, label, names), ""),
+        colour,
+        SMALL - 2,
+        room,
+        stroke_width=2,
+        stroke_fill="black",
     )
     if final:
         draw = ImageDraw.Draw(picture)
@@ -165,8 +172,8 @@ def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: tuple[str, st
 def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequence[str]) -> Image.Image:
     """Draw a panel with the correct class of an image, if it is known, and the predicted one."""
     panel, colour = Image.new("RGB", size), _colour(said, label)
-    told = [f"is {_named(label, names)}"] if label is not None else []
-    for line, text in enumerate([*told, f"said {_named(said, names)}"]):
+    told = [f"is {_class_name(label, names)}"] if label is not None else []
+    for line, text in enumerate([*told, f"said {_class_name(said, names)}"]):
         place = (size[0] // 2, size[1] // 2 + line * (SMALL + 4))
         _write(panel, place, (text, ""), colour, SMALL, size[0], anchor="ms")
     return panel
@@ -185,9 +192,9 @@ def _colour(said: int, label: int | None) -> str:
     return DARK.ink if label is None else RIGHT if said == label else WRONG
 
 
-def _said(said: int, label: int | None, names: Sequence[str]) -> str:
-    return _named(said, names) if label in (None, said) else f"{WRONG_MARK} {_named(said, names)}"
+def _answer_text(said: int, label: int | None, names: Sequence[str]) -> str:
+    return _class_name(said, names) if label in (None, said) else f"{WRONG_MARK} {_class_name(said, names)}"
 
 
-def _named(number: int, names: Sequence[str]) -> str:
+def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if names else str(number)

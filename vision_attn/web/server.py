@@ -201,7 +201,7 @@ class Server:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if key not in self._waiting:
             group = self._waiting[key] = []
-            task = asyncio.create_task(self._answered(key, group, answer))
+            task = asyncio.create_task(self._answer_group(key, group, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         group = self._waiting[key]
@@ -213,24 +213,24 @@ class Server:
         finally:
             group[:] = [waiting for waiting in group if not waiting[1].cancelled()]
 
-    async def _answered(self, key: tuple, group: Group, answer: Answer) -> None:
+    async def _answer_group(self, key: tuple, group: Group, answer: Answer) -> None:
         """Answer a group once the model is free, without the files whose clients have left."""
         async with self._free:
             if self._waiting.get(key) is group:
                 del self._waiting[key]
             asked = list(group)
-            results = await self._worked(answer, [file for file, _ in asked]) if asked else []
+            results = await self._compute(answer, [file for file, _ in asked]) if asked else []
         for (_, future), result in zip(asked, results, strict=True):
             if not future.done():
                 future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
 
-    async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
+    async def _compute(self, answer: Answer, some: list[Encoded]) -> list[Any]:
         """Return the results for files, or exceptions. If one file cannot be used, each is tried alone."""
         try:
             self._computing = self._worker.submit(answer, some)
             return await asyncio.wrap_future(self._computing)
         except Exception as error:
-            return [error] if len(some) == 1 else [(await self._worked(answer, [item]))[0] for item in some]
+            return [error] if len(some) == 1 else [(await self._compute(answer, [item]))[0] for item in some]
 
     def number_of(self, verb: str, options: dict[str, list[str]]) -> int:
         """Return the number of the model that is asked. Raises HTTPException, which says what to ask instead."""

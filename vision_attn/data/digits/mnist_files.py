@@ -68,7 +68,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     files = {name: file for name in names if (file := _existing(place, name))}
     hint = ""
     if missing := [name for name in names if name not in files]:
-        recognised, hint = _recognised(place, files)
+        recognised, hint = _find_by_headers(place, files)
         files |= recognised
     if not (missing := [name for name in missing if name not in files]):
         return files
@@ -96,7 +96,7 @@ def _existing(place: Path, name: str) -> Path | None:
     return None
 
 
-def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
+def _find_by_headers(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
     """Find the missing files by their headers, in a folder or else in its subfolders. Return them, and a hint for a
     message if the files are ambiguous."""
     hint = ""

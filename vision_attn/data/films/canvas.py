@@ -87,7 +87,7 @@ def arrange(
     told = [scripts(*CASTS[index])[number] for index, number in zip(cast, script, strict=True)]
     objects, turned = _turned(bits, told, objects, split)
     direction = integers(bits, 0, len(DIRECTIONS) - 1, num_films)
-    corner, side = _staged(bits, told, direction, frames, size)
+    corner, side = _sample_places(bits, told, direction, frames, size)
     weights = WEIGHTS[[len(film_script.verbs) - min(FORMS) for film_script in told]]
     forms = (uniform(bits, *weights.shape) / weights).argsort(1)[:, :NUM_CAPTIONS]
     light = 18 + 70 * uniform(bits, num_films, 1, 4) + 26 * uniform(bits, num_films, 3, 4)
@@ -128,7 +128,7 @@ def _turned(
     return objects, turned
 
 
-def _staged(
+def _sample_places(
     bits: np.random.PCG64, told: list[Script], direction: np.ndarray, frames: int, size: int
 ) -> tuple[Int[np.ndarray, "B F N 2"], Int[np.ndarray, "B N"]]:
     """Sample the places of objects in each frame, and their sides, by rejection, until only objects touch that meet."""

@@ -25,13 +25,13 @@ def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
 
     Raises UserError for a box that is incomplete, does not consist of numbers, or ends before it begins.
     """
-    names = next((names for names in NAMES if any(_given(record, name) for name in names)), None)
+    names = next((names for names in NAMES if any(_has_value(record, name) for name in names)), None)
     if names is None:
         return None
-    missing = [name for name in names if not _given(record, name)]
+    missing = [name for name in names if not _has_value(record, name)]
     if missing:
         raise UserError(f"{where} has no {missing[0]}: a box needs {', '.join(names)}, or none of them")
-    sizes = [name for name in ("w", "h", "width", "height") if _given(record, name)]
+    sizes = [name for name in ("w", "h", "width", "height") if _has_value(record, name)]
     if len(names) == 2 and len(sizes) > 1:
         raise UserError(
             f"{where} has x, y, {', '.join(sizes)}: x and y may be a corner or the centre; give x0, y0, x1, y1 instead"
@@ -67,7 +67,7 @@ def mirrored(box: Box) -> Box:
     return -x1, y0, -x0, y1
 
 
-def _given(record: Mapping[str, Any], name: str) -> bool:
+def _has_value(record: Mapping[str, Any], name: str) -> bool:
     return str(record.get(name) if record.get(name) is not None else "").strip() != ""
 
 

@@ -25,7 +25,7 @@ from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.shares import Turns, turns_due
+from vision_attn.data.photographs.shares import EpochPlaces, mean_places
 from vision_attn.data.photographs.sources import JoinedViews, LocatedSource, PhotographSet, joined, sources_of
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.words import Kind
@@ -216,7 +216,7 @@ class Captions(Captioned):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
-        self._plans: dict[int, tuple[Turns | None, Stratified]] = {}
+        self._plans: dict[int, tuple[EpochPlaces | None, Stratified]] = {}
         self._prepared = encoder
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
@@ -258,7 +258,7 @@ class Captions(Captioned):
         line = f"{'films' if self.films else 'photographs'}: {counted(sizes)}; {len(self.vocabulary):,} words"
         if len(self.sources) == 1:
             return line
-        turns = np.histogram(self._shown(0, seed=0), self._table("train").bounds)[0].tolist()
+        turns = np.histogram(self._photographs_of(0, seed=0), self._table("train").bounds)[0].tolist()
         told = (f"{number:,} of {source.name}" for source, number in zip(self.sources, turns, strict=True))
         return f"{line}; an epoch shows {', '.join(told)}"
 
@@ -299,25 +299,25 @@ class Captions(Captioned):
         return len(self._plan[1])
 
     @property
-    def _plan(self) -> tuple[Turns | None, Stratified]:
+    def _plan(self) -> tuple[EpochPlaces | None, Stratified]:
         """The plan of which training photographs an epoch shows (None: each once), and the plan of its batches."""
         if self.batch_size not in self._plans:
             table = self._table("train")
             lengths, shares = table.most_words(self.rows), {source.name: source.share for source in self.sources}
             by_captions = self.turns == "captions"
-            due = turns_due(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
-            turns = None if due is None else Turns(due, table.bounds, lengths)
+            due = mean_places(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
+            turns = None if due is None else EpochPlaces(due, table.bounds, lengths)
             self._plans[self.batch_size] = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
         return self._plans[self.batch_size]
 
-    def _shown(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
+    def _photographs_of(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
         """Return the training photographs of an epoch, in the order of the lengths in `_plan`."""
         turns, _ = self._plan
         return turns.epoch(epoch, seed) if turns else np.arange(len(self._table("train").count))
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
-        (_, groups), members = self._plan, self._shown(epoch, seed=seed)
+        (_, groups), members = self._plan, self._photographs_of(epoch, seed=seed)
         captions, picture_indices, crops = table.pick(self.rows, rng, members), table.picture_indices[members], None
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         if not isinstance(self._pictures, Pixels):

@@ -186,7 +186,7 @@ class Shards(Captioned):
         mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
-        decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
+        decoded = in_threads(self._decode_sample, islice(numbered, skip * size, None), ahead=2 * size)
         for number, batch in enumerate(batches(self._filled(decoded, size), *self._square, len(self) - skip), skip):
             if self.flips or self.crops < 1:
                 rng = np.random.default_rng([seed % 2**64, epoch, rank, number])  # a resumed epoch has the same crops
@@ -226,7 +226,7 @@ class Shards(Captioned):
             if empty:
                 raise UserError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
 
-    def _picked(self, numbered: tuple[Sample, float | None]) -> Picked | str:
+    def _decode_sample(self, numbered: tuple[Sample, float | None]) -> Picked | str:
         """Decode a sample and choose captions. Return the reason if it cannot be read.
 
         numbered: the sample, and a random number that decides the order of captions; None: their own order.
@@ -284,7 +284,7 @@ class Split:
         size = self.source.batch_size
         numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
         samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
-        decoded = in_threads(self.source._picked, samples, ahead=2 * size)
+        decoded = in_threads(self.source._decode_sample, samples, ahead=2 * size)
         chunks = iter(lambda: list(islice(decoded, size)), [])
         yield from batches(filter(None, map(readable, chunks)), *self.source._square)
 

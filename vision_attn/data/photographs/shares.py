@@ -17,7 +17,7 @@ GOLDEN = (5**0.5 - 1) / 2
 """The multiples of this number, modulo 1, are spread more evenly over [0, 1) than random numbers."""
 
 
-class Turns:
+class EpochPlaces:
     """Chooses the photograph for each place of an epoch. In all epochs, a source has the same number of places, and the
     same place has captions of about the same lengths (`lengths`), so that batches have the same few shapes.
 
@@ -68,7 +68,7 @@ class Turns:
         return np.concatenate([self.always, *chosen])
 
 
-def turns_due(
+def mean_places(
     captions: Int[ndarray, "N"],
     bounds: Int[ndarray, "S_1"],
     shares: Mapping[str, float | None],

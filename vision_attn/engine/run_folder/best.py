@@ -47,7 +47,7 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
     if won:
         unknown = math.isnan(value) and math.isnan(nll)  # such weights are the worst, but there are some
         worst = math.inf if mode == "min" else -math.inf
-        position.best, position.best_nll = worst if unknown else _known(value), _known(nll)
+        position.best, position.best_nll = worst if unknown else _none_if_nan(value), _none_if_nan(nll)
     position.since_best = 0 if won else position.since_best + 1
     return won
 
@@ -65,7 +65,7 @@ def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
     return 0, -math.inf if math.isnan(value) else value
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 

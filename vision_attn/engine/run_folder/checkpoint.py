@@ -107,10 +107,10 @@ def find(folder: Path) -> Position | None:
                 "choose a new run.folder, or delete this one"
             )
         return None
-    position, trouble = _checked(last)
+    position, trouble = _intact_position(last)
     if position is not None:
         return position
-    before, more = _checked(previous)
+    before, more = _intact_position(previous)
     if before is None:
         raise UserError(
             f"{trouble}; {more}; no intact checkpoint is left: restore one from a backup of the folder, or start again "
@@ -136,7 +136,7 @@ def load_trainer(folder: Path) -> dict[str, Any]:
     return trainer
 
 
-def _checked(folder: Path) -> tuple[Position | None, str]:
+def _intact_position(folder: Path) -> tuple[Position | None, str]:
     """Return the position of an intact checkpoint and ""; for a damaged one, None and a message naming the file and its
     problem."""
     try:

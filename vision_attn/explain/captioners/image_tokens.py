@@ -62,7 +62,7 @@ def find_tokens(
         if len(some) == steps and all(attention.num_queries == 1 for attention in some[1:])
     }
     if positions is None:
-        tokens = _crossed(maps, shapes, given) or _leading(maps, shapes, given)
+        tokens = _by_cross_attention(maps, shapes, given) or _leading(maps, shapes, given)
     else:
         last = int(positions.max())
         layers = [name for name, some in maps.items() if some[0].maps.shape[-1] > last]
@@ -76,7 +76,7 @@ def find_tokens(
     return tokens
 
 
-def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
+def _by_cross_attention(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
     """Find the layers of cross-attention, whose keys are only the tokens of the image."""
     number: dict[str, int] = {}
     for name, some in calls.items():

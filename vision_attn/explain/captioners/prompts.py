@@ -45,7 +45,7 @@ def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str =
 
     prompt: the text that begins the captions or asks for them.
     """
-    inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
+    inputs = _model_inputs(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
     arguments = {
         name: value.to(weights.device, model.module.dtype if value.is_floating_point() else None)
@@ -54,7 +54,7 @@ def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str =
     return Inputs(arguments, lambda picture: inputs_of(model, [picture], prompt), pictures[0].size)
 
 
-def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
+def _model_inputs(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
     processor, texts = model.processor, [prompt] * len(pictures)
     if number := num_queries(model):
         # The processor puts the tokens of the queries before a text; without one, `generate` does.
@@ -62,15 +62,15 @@ def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> 
             raise UserError('this model answers an instruction: give it as text, such as "Describe the image."')
         if prompt:
             processor.num_query_tokens = number
-            return _made(model, text=texts, images=pictures)
+            return _call_processor(model, text=texts, images=pictures)
     elif image_token(model) is not None:
         with one_line("the model's processor fails on a prompt"):
-            prompt, options = _asked(model, prompt)
+            prompt, options = _processor_text(model, prompt)
         # Each image in a list of its own, or a processor may take all of them for those of the first text.
         texts, nested = [prompt] * len(pictures), [[picture] for picture in pictures]
         # Images may have different numbers of tiles; what is generated follows the text at once.
         options |= {"padding": True, "padding_side": "left"} if len(pictures) > 1 else {}
-        return _made(model, text=texts, images=nested, **options)
+        return _call_processor(model, text=texts, images=nested, **options)
     inputs = {"pixel_values": torch.cat([model.inputs(picture)["pixel_values"] for picture in pictures])}
     if prompt:
         with one_line("the model's tokenizer fails"):
@@ -78,7 +78,7 @@ def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> 
     return inputs
 
 
-def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
+def _call_processor(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
     """Call the processor on pictures and texts."""
     with one_line("the model's processor fails"):
         made = dict(model.processor(return_tensors="pt", **given))
@@ -86,7 +86,7 @@ def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
     return made
 
 
-def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
+def _processor_text(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
     """Return the text and the options for the processor of a model that reads the image among the tokens of the
     text."""
     processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken

@@ -27,7 +27,7 @@ def image_size(model: nn.Module) -> tuple[int, int]:
                 f"the model's attribute `resolution` must be a number of pixels, or (rows, columns), not {given!r:.80}"
             )
         return size
-    return next(filter(None, map(_as_size, _said(model))), (SIDE, SIDE))
+    return next(filter(None, map(_as_size, _stated_sizes(model))), (SIDE, SIDE))
 
 
 def timm_settings(model: nn.Module) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ def timm_settings(model: nn.Module) -> Mapping[str, Any]:
     return {}
 
 
-def _said(model: nn.Module) -> Iterator[Any]:
+def _stated_sizes(model: nn.Module) -> Iterator[Any]:
     """Yield the image sizes that a model and its modules name, the most reliable first."""
     for module in model.modules():
         for place in (module, getattr(module, "config", None)):

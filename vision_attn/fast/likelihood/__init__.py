@@ -146,7 +146,7 @@ class _WordLogProb(torch.autograd.Function):
                 log_prob.append(_log_prob(logits, words[rows]))
             if keep:
                 ctx.kept.append(logits)
-        placed = _placed(ctx.row_groups, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
+        placed = _scatter_rows(ctx.row_groups, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
         return placed.masked_fill(words == 0, 0)
 
     @staticmethod
@@ -176,7 +176,7 @@ def _row_groups(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
 
 
-def _placed(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
+def _scatter_rows(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
     """Return a tensor with the values of these groups of rows, and zeros elsewhere."""
     if not row_groups:
         return zeros()
@@ -225,7 +225,7 @@ class _Gradients:
             self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
         if factor is None and len(self.row_groups) > 1:
             factor = deep.new_ones(())  # the sums were added up in place, and stay here
-        of_deep = _placed(self.row_groups, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
+        of_deep = _scatter_rows(self.row_groups, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
         gradients = of_deep, self.weight, self.bias
         return [gradient if gradient is None or factor is None else gradient * factor for gradient in gradients]
 

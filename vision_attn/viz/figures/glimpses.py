@@ -47,7 +47,7 @@ def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
     lines: list[PanelRow] = []
     for trace in traces:
         value, said = (tensor.tolist() for tensor in trace.probabilities.max(dim=1))
-        named = partial(_named, names=trace.names)
+        named = partial(_class_name, names=trace.names)
         answer = f"said {named(said[-1])}, p {value[-1]:.2f}"
         if trace.label is not None:
             answer += ": right" if trace.label == said[-1] else f": wrong, it is {named(trace.label)}"
@@ -151,5 +151,5 @@ def _framed(axes: Axes, box: list[float], across: float | int, down: float | int
     axes.add_patch(PathPatch(shape, facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75))
 
 
-def _named(number: int, names: Sequence[str]) -> str:
+def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if names else str(number)

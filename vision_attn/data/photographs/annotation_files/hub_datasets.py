@@ -234,7 +234,7 @@ def _tables(path: Path, download: bool) -> dict[str, Any]:
 def _local(datasets: Any, path: Path) -> Any:
     files = _files(path)
     if not files:
-        return _saved(datasets, path)
+        return _open_saved(datasets, path)
     if not _is_parquet(files[0]):
         return _mapped(datasets, files)
     splits: dict[str, list[Path]] = {}
@@ -269,7 +269,7 @@ def _without_hops(file: Path) -> Path:
     return link
 
 
-def _saved(datasets: Any, folder: Path) -> Any:
+def _open_saved(datasets: Any, folder: Path) -> Any:
     """Open a folder that the library's `save_to_disk` wrote. The library's own function would open any file that the
     folder names."""
     if not isfile(folder / "dataset_dict.json"):

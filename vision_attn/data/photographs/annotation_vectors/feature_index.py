@@ -147,7 +147,7 @@ def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Sha
     for number, first in enumerate(range(0, shape[0], size)):
         entry = named.get(f"{number:05}.npy")
         expected = [min(size, shape[0] - first), *shape[1:]]
-        shards.append(entry if entry and _described(entry, expected) and _whole(folder, entry) else None)
+        shards.append(entry if entry and _is_complete(entry, expected) and _whole(folder, entry) else None)
     return shards
 
 
@@ -161,7 +161,7 @@ def _appended(folder: Path) -> Iterator[Shard]:
                     yield entry
 
 
-def _described(entry: Shard, shape: list[int]) -> bool:
+def _is_complete(entry: Shard, shape: list[int]) -> bool:
     """Return whether an entry has all fields, with the right types and shape."""
     unreadable = entry.get("unreadable")
     texts = [*unreadable.values(), entry.get("sha256")] if isinstance(unreadable, dict) else [None]

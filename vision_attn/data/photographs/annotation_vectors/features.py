@@ -160,7 +160,7 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
         if verify and folder.is_dir():
             with FileLock(folder / LOCK):
                 _remove_damaged(folder, header)
-        if not _finished(folder, header):
+        if not _is_finished(folder, header):
             if not folder.exists() and (before := older(cache, header)):
                 log.warning(
                     "%s: made when photographs were resized in another way, so their pixels differ; computing the "
@@ -182,10 +182,10 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
 def complete_in(cache: Path, encoder: nn.Module, views: Sequence[View]) -> bool:
     """Return whether `cache` contains the features of all `views`."""
     header = make_header(encoder, views)
-    return _finished(cache / folder_name(header), header)
+    return _is_finished(cache / folder_name(header), header)
 
 
-def _finished(folder: Path, header: dict[str, Any]) -> bool:
+def _is_finished(folder: Path, header: dict[str, Any]) -> bool:
     return folder.is_dir() and not (folder / APPENDED).exists() and all(existing_shards(folder, header, SHARD))
 
 

@@ -158,10 +158,10 @@ def read_boxes(path: Path | VectorEntry, size: Callable[[], tuple[int, int]]) ->
     """
     with arrays_of(path) as arrays:
         vectors = arrays[_chosen(list(arrays))].read()
-        stated = _stated(arrays)
+        stated = _find_boxes(arrays)
     if stated is None and (other := boxes_beside(path)):
         with arrays_of(other) as arrays:
-            stated = _stated(arrays, "")
+            stated = _find_boxes(arrays, "")
     if stated is None:
         return None
     name, boxes, sides = stated
@@ -174,7 +174,9 @@ def read_boxes(path: Path | VectorEntry, size: Callable[[], tuple[int, int]]) ->
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
 
 
-def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
+def _find_boxes(
+    arrays: Mapping[str, Stored], *more: str
+) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
     """Return the name of the boxes among arrays, the boxes, and the width and height of the photograph, as far as
     known."""
     name = next((name for name in (*BOXES, *more) if name in arrays), None)
