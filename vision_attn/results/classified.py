@@ -53,6 +53,11 @@ class ClassificationResult(Displayable):
         return tuple(self.seen.extents[0].tolist()) if isinstance(self.seen, Images) else None
 
     @property
+    def extent(self) -> tuple[int, int] | None:
+        """The name of `full_size` until version 1.1."""
+        return self.full_size
+
+    @property
     def label(self) -> int:
         return int(self.probabilities[-1].argmax())
 
