@@ -1,9 +1,9 @@
 """Count the CUDA graphs that an epoch of each config needs: `python -m benchmarks.graphs [CONFIG ...]`. Needs no GPU.
 
-A row for each config: the batches of an epoch; their signatures, of which each may have a graph; the signatures that
-are captured, because they are seen often enough; the share of steps that these replay or prepare; and the share of
-padding among the words that a GPU computes, in brackets with batches in random order. No model runs; photographs are
-not read.
+Prints a row for each config: the number of batches in an epoch; the number of their signatures (each may have a graph);
+the number of signatures that occur often enough to be captured; the share of steps that replay or prepare these graphs;
+and the share of padding among the words that a GPU computes (in brackets: if batches were in random order). No model
+runs, and no photograph is read.
 """
 
 import argparse

@@ -1,14 +1,15 @@
 """Measure how well each view of a map shows the place of the weight: `python -m benchmarks.overlays FOLDER ...`.
 
-Each FOLDER holds photographs in `images` and their splits in `captions.json`; of the test splits, as many are taken
-from each quarter of lightness, so that some are light and some dark. On each a blob of weight lies at a random place of
-a grid of 14 x 14 regions: by itself, or with other weight elsewhere, of up to 0.5 or 0.8 of its height. (Farther than
-three regions from its largest weight, a map of the included captioner has 0.45 of it in the median, and 0.83 in one of
-ten.) The picture with this map is compared with the picture with an even map, on the same scale, both blurred as by a
-viewer.
+Each FOLDER holds photographs in `images` and their splits in `captions.json`. The same number of test photographs is
+taken from each quartile of lightness. The map of each has a blob of weight at a random place of a grid of 14 x 14
+regions. The rest of the map is 0, or noise of up to 0.5 or 0.8 of the blob's height. (In maps of the included
+captioner, the largest weight farther than three regions from the maximum is 0.45 of the maximum in the median, and 0.83
+in one map of ten.) The picture with this map is compared with the picture with a uniform map on the same scale. Both
+are blurred, as by a viewer.
 
-found: in how many photographs the largest difference in CIE Lab lies in the blob. kept: the correlation of the
-gradients of lightness outside the blob with those of the photograph, the mean, and in how many it is at least 0.9.
+found: the share of photographs where the largest difference in CIE Lab lies in the blob.
+kept: the correlation of the gradients of lightness with those of the photograph, outside the blob: its mean, and the
+    share of photographs where it is at least 0.9.
 """
 
 import argparse

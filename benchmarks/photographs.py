@@ -1,8 +1,8 @@
-"""Measure the way of photographs to an encoder: milliseconds of each part, and of the whole, before and now, on one
-core and on two.
+"""Measure how long it takes to read photographs for an encoder: milliseconds of each part and of the whole, on one core
+and on two.
 
-`before` is how photographs were read until version 1.1: a thread for each core read a file in small pieces, resized the
-picture by Pillow and made a tensor of it, and all were stacked and put in order. It stands here as the reference.
+The reference, `before`, is the code until version 1.1: a thread per core read a file in small pieces, resized the
+picture by Pillow and made a tensor of it; then all tensors were stacked and put in order.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Measure the matrix products of a training step alone: the time below which no other code can bring it."""
+"""Time only the matrix products of a training step: a lower bound on the time of the whole step."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
-"""Measure the cost of an answer against the size of the image: of RAM, which cuts glimpses out of a file that is mapped
-into memory, and of DRAW's reader and a convolutional network, which see all pixels."""
+"""Measure how the cost of an answer grows with the size of the image, for three models.
+
+RAM cuts glimpses out of a file that is mapped into memory; DRAW's reader and a convolutional network see all pixels.
+"""
 
 import math
 import time

@@ -1,9 +1,8 @@
-"""Image captioning and recurrent visual attention: models that look, trained, measured and shown.
+"""Image captioning and recurrent visual attention: train models, measure them, and see where they look.
 
-`vision_attn.load(NAME)` opens a trained run, or a model of another library: see `vision_attn/api.py`, and
-`__init__.pyi` for what type checkers read. A run is a `vision_attn.Model`, and each of its captions a
-`vision_attn.CaptionResult`. A mistake that you can mend (in a file, a key, an argument) raises `vision_attn.UserError`,
-a ValueError.
+`vision_attn.load(NAME)` opens a trained run, or a model of another library: see `vision_attn/api.py`. Type checkers
+read `__init__.pyi`. A run is a `vision_attn.Model`, and each of its captions a `vision_attn.CaptionResult`. A mistake
+that you can correct (in a file, a key, an argument) raises `vision_attn.UserError`, a ValueError.
 """
 
 from vision_attn.system.errors import UserError
@@ -13,8 +12,8 @@ __all__ = ["CaptionResult", "Model", "UserError", "load", "load_explainer", "loa
 
 
 def __getattr__(name: str) -> object:
-    """Import the functions and classes of `vision_attn/api.py` when they are used: they need torch, and `import
-    vision_attn` does not."""
+    """Import the functions and classes of `vision_attn/api.py` at their first use, so that `import vision_attn` does
+    not import torch."""
     if name in __all__:
         from importlib import import_module
 

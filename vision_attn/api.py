@@ -25,7 +25,7 @@ Included = Literal[
     "weights/drawn_films", "weights/drawn_scenes", "weights/photographs", "weights/ram_cluttered60",
     "weights/ram_photographs", "weights/scene_questions", "weights/stories",
 ]  # fmt: skip
-"""The runs that come along."""
+"""The names of the included runs."""
 
 
 @overload
@@ -48,19 +48,17 @@ def load(
 ) -> Model | Explainer:
     """Open a trained run, or a model of another library.
 
-    A run is named by its folder, a copy of its `best/`, the name of an included run (`weights/photographs`,
-    `weights/ram_cluttered60` and others), or "hf://user/name" on the Hugging Face Hub. A `Path` is that of a run. Other
-    names are those of models of other libraries. A captioner, "transformers:NAME-or-folder", opens as a run does. Other
-    models open as an `Explainer`: a torchvision name, "timm:NAME", or "module:function" of a trusted package, as
-    `vision-attn look` takes them.
-
+    name: a run: its folder, a copy of its `best/`, an included run (`weights/photographs`, `weights/ram_cluttered60`
+        and others), or "hf://user/name" on the Hugging Face Hub; a `Path` always is a run. Other models: a
+        captioner "transformers:NAME-or-folder" opens as a `Model`, like a run; a torchvision name, "timm:NAME", or
+        "module:function" of a trusted package opens as an `Explainer`.
     weights: for torchvision and timm, a file of weights, or "none" for random ones; by default the pretrained weights
         are downloaded.
     device: as `run.device`.
     trust: a package, or several, whose code the run or the model may use.
 
-    A type checker knows the class for the name of an included run and for a `Path`. For other names `load_model` and
-    `load_explainer` return one class.
+    Type checkers know the class of the result for an included run and for a `Path`. For other names, use `load_model`
+    or `load_explainer`, which return a single class.
 
     Raises UserError saying what is missing.
     """

@@ -35,8 +35,8 @@ def equal_part(size: int, rank: int, world: int) -> slice:
 
 
 class Static(tuple):
-    """Plain numbers in a batch, such as the lengths of rows, on which the work of a step depends as it does on shapes.
-    Batches in which they differ are captured in graphs of their own."""
+    """Plain numbers in a batch, such as the lengths of rows, on which the work of a step depends like on shapes.
+    Batches with different numbers are captured in different graphs."""
 
 
 Batch = Any
@@ -53,8 +53,8 @@ class Source:
     class_names: Sequence[str] = ()
     """The names of classes, in order; empty where classes are numbers, or where there are none."""
     caption_language: Any = None
-    """The `metrics.function_words.Language` of all its captions, of every split, which decides on metrics that know
-    English alone; None: the references at hand decide."""
+    """The `metrics.function_words.Language` of all its captions, of every split. It decides whether metrics for English
+    are computed; None: the references of an evaluation decide."""
     cache: str | None = None
     """The folder in which annotation vectors are kept; None where they are not."""
     image_shape: tuple[int, int, int] | None = None
@@ -63,9 +63,9 @@ class Source:
     num_classes: int = 0
     """The number of classes; 0 where images have no labels."""
     films = False
-    """Whether it gives films, not images. A source of photographs knows this after `prepare`."""
+    """Whether its items are films instead of images. A source of photographs knows this after `prepare`."""
     num_sources: int = 1
-    """The number of data sets whose metrics are told apart: the first batches of a split are one of each."""
+    """The number of data sets with separate metrics. The first batches of a split are one of each."""
     batch_size: int | None = None
     """The number of images of a training batch, over all processes; None where it cannot be chosen."""
     automatic_batch: bool = False
@@ -123,12 +123,12 @@ class Source:
         raise NotImplementedError
 
     def identity(self, split: str) -> str | None:
-        """Return a checksum of what metrics of a split depend on, such as its images and their captions. Valid after
-        `prepare`. None: it is not known, so that metrics are computed again."""
+        """Return a checksum of everything in the data on which metrics of a split depend, such as its images and their
+        captions. Valid after `prepare`. None if it is unknown; metrics are then always computed."""
         return None
 
     def references(self) -> Iterable[Sequence[str]]:
-        """Yield all captions of each training image, without its pixels. Of use before `prepare`."""
+        """Yield all captions of each training image, without its pixels. May be called before `prepare`."""
         raise NotImplementedError
 
     def check_labels(self) -> None:
@@ -144,9 +144,9 @@ class Source:
     def extend(self, folder: Path) -> tuple[int, int] | None:
         """Read what the source of another run exported to `folder`, and append what is new in this data, such as words.
 
-        Called before the task of a run that starts from that run is built. Returns the sizes before and after: in
-        weights whose shape has the first size in `folder` and the second one here, the leading part is kept. None: this
-        source has nothing of the kind.
+        Called before the task is built, if a run starts from the weights of that other run. Returns the sizes before
+        and after: weights that have the first size in `folder` and the second one here keep their leading part. None
+        for a source without anything to extend.
         """
         return None
 
@@ -155,21 +155,22 @@ class Task(nn.Module):
     """A model with its loss and its metrics. Constructed as `Task(source, *, ...)`; construction reads no file."""
 
     kind = "model"
-    """The noun by which messages call it."""
+    """The noun for the task in messages."""
     unit = "image"
-    """The noun for an item of its data, also in messages: "image", "film", "line" or "question"."""
+    """The noun for an item of its data in messages: "image", "film", "line" or "question"."""
     verb = ""
     """The method of `vision_attn.load(...)` that uses it, such as "caption"; empty if there is none."""
     chosen_by: str | None = None
-    """The key that names metrics of validation, such as task.validate_with; None where they are always the same."""
+    """The config key that chooses the metrics of validation, such as task.validate_with; None if they are always the
+    same."""
     own: tuple[str, ...] = ()
-    """Prefixes of the names of weights that belong to the training of one run and not to its model, such as those of a
-    learned baseline or a schedule. A run that starts from the weights of another does not take these over."""
+    """Prefixes of the names of weights that belong to the training and not to the model, such as those of a learned
+    baseline or a schedule. A run that starts from the weights of another run does not load these."""
 
     fine_tunes: bool = False
     """Whether the loss can only improve weights that are trained already: the run must have `run.start_from`."""
     highest_rate: float | None = None
-    """The learning rate above which the loss is known to harm trained weights; None: there is no such rate."""
+    """The highest learning rate that is known not to harm trained weights; None: no such limit is known."""
 
     uncapturable: str = "it does not say that they can be"
     """Why steps of this task cannot be captured in CUDA graphs; empty if they can. They can if `forward` reads nothing
@@ -194,23 +195,23 @@ class Task(nn.Module):
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """Seed torch's generators of the CPU and the task's device within this context, and restore them afterwards.
-        Another thread that samples waits."""
+        """Context manager: seed torch's generators of the CPU and the task's device, and restore them afterwards. Other
+        threads that sample wait."""
         with forked(seed, next(self.parameters()).device):
             yield
 
     def rates(self) -> list[tuple[nn.Module, float]]:
-        """Parts that have a learning rate of their own, and the factor on the rate of the others. Absolute values of a
-        schedule, such as `eta_min`, hold for all parts."""
+        """Parts with their own learning rate, each with its factor on the rate of the other parts. Absolute values of a
+        schedule, such as `eta_min`, apply to all parts."""
         return []
 
     def initialise(self) -> None:
         """Load pretrained parts. Called when a run starts from scratch, never when weights come from a run."""
 
     def prepare(self, source: Source) -> None:
-        """Take what the loss needs from the training data. Called before training starts or is resumed, after
-        `source.prepare`. What it computes lies in buffers, which checkpoints contain; with these, it only checks them.
-        Raises UserError if they do not belong to the data."""
+        """Compute what the loss needs from the training data, such as counts. Called before training starts or is
+        resumed, after `source.prepare`. The results must be kept in buffers, which checkpoints contain; in a resumed
+        run, only check that they belong to the data, or raise UserError."""
 
     def prepare_evaluation(self, source: Source) -> None:
         """Take what metrics need to know of the whole data set. Called before an evaluation, after `source.prepare`."""
@@ -222,13 +223,13 @@ class Task(nn.Module):
         """
 
     def validated(self, metrics: Mapping[str, float]) -> bool:
-        """Called in every process after each validation of training, with its metrics. Returns whether it changed a
-        buffer, such as that of a schedule that depends on validation."""
+        """Update schedules that depend on validation. Return whether a buffer changed. Called in every process after
+        each validation of training, with its metrics."""
         return False
 
     def captured_batch(self, batch: Batch) -> Batch:
-        """Return a training batch as steps that are captured get it, in one of a few shapes. What cannot be captured is
-        computed here, without a gradient, before each step. Called only if steps are captured."""
+        """Return the form of a training batch for captured steps, in one of a few shapes. Work that cannot be captured
+        is done here, without a gradient. Called before each step, only if steps are captured."""
         return batch
 
     def forward(self, *batch: Any) -> dict[str, Tensor]:
@@ -241,14 +242,18 @@ class Task(nn.Module):
     def predict(self, batch: Batch, *, full: bool = False) -> Any:
         """Compute what `judge` needs of one batch of a split: the output of the model, and the references.
 
-        full: as much as `judge` with a folder needs. Processes of a run predict different batches, and send the result
-        to the first one: a NamedTuple of tensors and plain values, without the images.
+        full: whether to compute everything that `judge` with a folder needs.
+
+        Returns a NamedTuple of tensors and plain values, without the images: processes of a run predict different
+        batches, and send the results to the first process.
         """
         raise NotImplementedError(f"{type(self).__name__} must define predict and judge, which evaluate calls")
 
     def judge(self, predictions: Iterable[Any], folder: Path | None = None) -> dict[str, float]:
-        """Compute metrics over the predictions of all batches, in order. With a folder, also write there what they were
-        computed from, such as captions."""
+        """Compute metrics over the predictions of all batches, in order.
+
+        folder: the folder into which to write the inputs of the metrics, such as captions; None: nothing is written.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
@@ -257,8 +262,8 @@ class Task(nn.Module):
         return self.judge((self.predict(batch, full=folder is not None) for batch in batches), folder)
 
     def wrong(self, batch: Batch) -> Tensor | None:
-        """Return which items of a batch (B,) the model answers wrongly, so that pictures show some of these, however
-        rare: see `engine.batches.examples`. None: pictures show the first items of a split."""
+        """Return which items of a batch (B,) the model answers wrongly, so that pictures can show some of them: see
+        `engine.batches.examples`. None: pictures show the first items of a split."""
         return None
 
     def show(self, batch: Batch, folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Count the kernels that a training step and a search launch on a GPU, without a GPU (`fake_gpu`).
 
-`python -m benchmarks kernels`. Captured, launching is free, and a step takes as long as its kernels: on an H200 most of
-them take one to five microseconds, whatever they compute.
+`python -m benchmarks kernels`. In a captured step, launches cost nothing, and the step takes as long as its
+kernels. On an H200, most kernels take one to five microseconds, whatever they compute.
 """
 
 from collections import Counter

@@ -27,7 +27,7 @@ from vision_attn.configuration.run_folder import open_run
 from vision_attn.contracts import END, Captioner
 from vision_attn.criteria import self_critical
 from vision_attn.criteria.likelihood import Likelihood
-from vision_attn.criteria.self_critical import SelfCritical, as_at_test, without_pad
+from vision_attn.criteria.self_critical import SelfCritical, as_at_test, barring_pad
 from vision_attn.data.scenes.scenes import Scenes
 from vision_attn.data.vocabulary import Vocabulary
 from vision_attn.decode import greedy, sample
@@ -98,7 +98,7 @@ def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> t
     """The gradient of -E[CIDEr-D] - entropy_weight H, a sum over all captions."""
     words = every_caption()
     texts = padded([[criterion.ids(caption) for caption in REFERENCES[0]]])
-    with as_at_test(model), without_pad(model):
+    with as_at_test(model), barring_pad(model):
         log_prob = model(regions, words).log_prob.sum(dim=-1)
     torch.testing.assert_close(log_prob.exp().sum().item(), 1.0)
     reward = criterion.cider(words, texts) - criterion.entropy_weight * log_prob
@@ -164,7 +164,7 @@ def test_a_gradient_of_probabilities_that_count_pad_is_another(name, monkeypatch
     criterion.prepare(Words())
     truth = exact(model, regions, criterion)
     # a mistake that no argument makes
-    monkeypatch.setattr(self_critical, "without_pad", lambda model: nullcontext())
+    monkeypatch.setattr(self_critical, "barring_pad", lambda model: nullcontext())
     monkeypatch.setattr(sys.modules[__name__], "exact", lambda *_: truth)
     worst, _, _ = off(model, regions, criterion)
     assert worst > 20
@@ -176,7 +176,7 @@ def test_pad_is_barred_while_a_criterion_learns_from_samples_alone(name, both_wa
     words, model.with_mean = every_caption(), True
     with as_at_test(model):
         before = model(regions, words)
-        with pytest.raises(ZeroDivisionError), without_pad(model):
+        with pytest.raises(ZeroDivisionError), barring_pad(model):
             inside = model(regions, words)
             raise ZeroDivisionError
         after = model(regions, words)

@@ -206,9 +206,9 @@ def test_processes_that_evaluate_decode_batches_of_their_own(tars: Path) -> None
     decoded = []
 
     class Noting(Shards):
-        def _picked(self, numbered):
+        def _decode_sample(self, numbered):
             decoded.append(numbered)
-            return super()._picked(numbered)
+            return super()._decode_sample(numbered)
 
     source = opened(tars, kind=Noting, batch_size=3)
     whole = list(source.split("train"))

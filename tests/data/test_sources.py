@@ -29,7 +29,7 @@ from vision_attn.data.photographs.captions import Captions
 from vision_attn.data.photographs.copies import alike, different_bits, first_copies, mark
 from vision_attn.data.photographs.mirrored_views import Views
 from vision_attn.data.photographs.pixels import View
-from vision_attn.data.photographs.shares import Turns, turns_due
+from vision_attn.data.photographs.shares import EpochPlaces, mean_places
 from vision_attn.data.photographs.sources import PhotographSet
 from vision_attn.system.errors import UserError
 from vision_attn.tasks.caption import Captioning
@@ -191,12 +191,12 @@ def test_what_is_due_adds_up():
     captions = np.array([1, 2, 3, 4, 5, 5, 5, 5])
     bounds = np.array([0, 5, 8])
     options = {"by_captions": True, "batch_size": 3}
-    due = turns_due(captions, bounds, {"a": None, "b": 0.4}, **options)
+    due = mean_places(captions, bounds, {"a": None, "b": 0.4}, **options)
     assert due[:5].sum() == pytest.approx(4) and due[5:].sum() == pytest.approx(2), "5 / 0.6 turns, in whole batches"
     assert np.allclose(due[:5] / captions[:5], due[0]) and np.allclose(due[5:], 2 / 3)
-    assert turns_due(captions, bounds, {"a": None, "b": None}, by_captions=False, batch_size=3) is None
+    assert mean_places(captions, bounds, {"a": None, "b": None}, by_captions=False, batch_size=3) is None
     lengths = np.tile(captions[:, None], (1, 2))
-    turns = Turns(due, bounds, lengths)
+    turns = EpochPlaces(due, bounds, lengths)
     total = np.zeros(8)
     for epoch in range(400):
         members = turns.epoch(epoch, seed=3)
@@ -204,7 +204,7 @@ def test_what_is_due_adds_up():
         total += np.bincount(members, minlength=8)
     assert np.allclose(total / 400, due, atol=0.02)
     with pytest.raises(UserError, match="data.sources: b has a share, but no photograph for training"):
-        turns_due(captions, np.array([0, 8, 8]), {"a": None, "b": 0.4}, **options)
+        mean_places(captions, np.array([0, 8, 8]), {"a": None, "b": 0.4}, **options)
 
 
 def test_the_cache_of_a_set_alone_is_used(folder, monkeypatch):

@@ -42,7 +42,7 @@ def test_captions_are_joined_as_they_were_written(kind, tmp_path):
     assert [vocabulary.decode(vocabulary.encode(caption)) for caption in CAPTIONS] == written
     vocabulary.save(tmp_path / "vocabulary.json")
     again = Vocabulary.load(tmp_path / "vocabulary.json")
-    assert type(again.kind) is type(vocabulary.kind) and again.words == vocabulary.words
+    assert type(again.splitter) is type(vocabulary.splitter) and again.words == vocabulary.words
     assert [*map(again.encode, CAPTIONS)] == [*map(vocabulary.encode, CAPTIONS)]
     assert json.loads((tmp_path / "vocabulary.json").read_text()).get("words", "spaces") == kind
 
@@ -53,7 +53,7 @@ def test_cased_words_keep_case_and_drop_punctuation(tmp_path):
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
     written = [vocabulary.decode(vocabulary.encode(caption)) for caption in captions]
     assert written == ["Ein Hund jagt eine Katze", "Zwei Hunde und ein Ball"]
-    assert {"Ein", "ein"} <= {*vocabulary.words} and vocabulary.kind.scored is None
+    assert {"Ein", "ein"} <= {*vocabulary.words} and vocabulary.splitter.scored is None
 
 
 def test_raw_words_keep_case_and_symbols(tmp_path):
@@ -63,7 +63,7 @@ def test_raw_words_keep_case_and_symbols(tmp_path):
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
     assert [vocabulary.decode(vocabulary.encode(caption)) for caption in captions] == captions
     assert not any(map(vocabulary.left_out, captions)) and vocabulary.encode("X") == [UNKNOWN]
-    assert vocabulary.kind.scored("C++ | O") == ["C++", "|", "O"] and "▁o" in vocabulary.words
+    assert vocabulary.splitter.scored("C++ | O") == ["C++", "|", "O"] and "▁o" in vocabulary.words
 
 
 def test_characters_keep_their_marks_and_begin_words():
@@ -93,7 +93,7 @@ def test_merges_of_a_file_join_its_pieces(merges, tmp_path):
 
 def test_pieces_are_scored_by_what_does_not_depend_on_them():
     for captions, found in ((["一个红色的圆形", "两个"], ["红", "色"]), (["a red circle"], None)):
-        scored = Vocabulary.build(captions, words="pieces", min_count=1).kind.scored
+        scored = Vocabulary.build(captions, words="pieces", min_count=1).splitter.scored
         assert (scored and scored("红色")) == found
 
 
@@ -111,7 +111,7 @@ def test_a_library_splits_when_it_is_asked_and_is_named_where_it_is_missing(monk
         "红色",
     ]
     vocabulary.save(tmp_path / "vocabulary.json")
-    assert Vocabulary.load(tmp_path / "vocabulary.json").kind.kind == "jieba"
+    assert Vocabulary.load(tmp_path / "vocabulary.json").splitter.kind == "jieba"
     segmenter.cache_clear()
 
 
@@ -128,11 +128,11 @@ def test_a_saved_vocabulary_splits_captions_in_its_own_way(tmp_path):
         for restored in (source.restore, source.extend):
             with pytest.raises(UserError, match="data.words is pieces"):
                 restored(tmp_path)
-    assert Captions(images="a", words="characters", **known).vocabulary.kind.kind == "characters"
+    assert Captions(images="a", words="characters", **known).vocabulary.splitter.kind == "characters"
     for words in ("characters", None):
-        assert Scenes(language="chinese", words=words).vocabulary.kind.kind == (words or "spaces")
+        assert Scenes(language="chinese", words=words).vocabulary.splitter.kind == (words or "spaces")
         mine = Scenes(language="english", words=words)
-        assert mine.extend(tmp_path)[0] == 11 and mine.vocabulary.kind.kind == "characters"
+        assert mine.extend(tmp_path)[0] == 11 and mine.vocabulary.splitter.kind == "characters"
         assert {*"▁ed"} - {"▁"} <= {*mine.vocabulary.words} and "red" not in mine.vocabulary.words
 
 
@@ -191,7 +191,7 @@ def test_a_captioner_learns_the_words_of_a_library(kind, tmp_path, monkeypatch, 
     data += ["--run.mode=min", "--task.validate_with=[]", "--run.sanity_check=false"]
     assert main(["train", str(CONFIGS / "sat_soft_scenes.yaml"), "--run.folder=run", *small, *data]) == 0
     vocabulary = Vocabulary.load("run/best/vocabulary.json")
-    assert vocabulary.kind.kind == kind and word in vocabulary.words and whole not in vocabulary.words
+    assert vocabulary.splitter.kind == kind and word in vocabulary.words and whole not in vocabulary.words
     assert [vocabulary.decode(vocabulary.encode(caption)) for caption in captions] == captions
     assert len(vocabulary.encode(whole)) < len(whole)
     capsys.readouterr()

@@ -23,16 +23,15 @@ NARROWEST = 0.25
 
 
 class Filterbank(nn.Module):
-    """N x N Gaussian filters for images (C, Y, X), in a window that a state of `state_size` numbers sets.
+    """N x N Gaussian filters for images (C, Y, X), in a window that is computed from a state of `state_size` numbers.
 
     size: N.
-    relative: whether the five numbers move and zoom the previous window; in the paper they define each window by
-        themselves. Because moves are relative to the current window, the same state update recentres an object anywhere
-        in the image and at any zoom.
+    relative: whether the five numbers move and zoom the previous window; in the paper they define each window anew.
+        With relative moves, the same state update recentres an object anywhere in the image and at any zoom.
 
     Differs from the paper: the bias of sigma is initialised so that for a state of 0, whose grid spans the image, sigma
-    is half a stride and the filters cover the whole image. (With sigma at one pixel they would cover 12 x 12 dots of a
-    large image.)
+    is half a stride. The filters then cover the whole image; with a sigma of one pixel they would see 12 x 12 dots of a
+    large image.
 
     Fast version: `fast.filterbank.FastFilterbank`.
     """
@@ -61,7 +60,7 @@ class Filterbank(nn.Module):
         self.register_buffer("powers", torch.tensor([0.5, 1.0, 1.0]), persistent=False)
 
     def window(self, state: Float[Tensor, "B R H"], before: Window | None = None) -> Window:
-        """Return the window that a state sets (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
+        """Compute the window from a state (Gregor et al. 2015, eq. 21, eq. 22, eq. 23 and eq. 24).
 
         (g~_X, g~_Y, log sigma^2, log delta~, log gamma) is a linear map of the state (eq. 21); then
         g_X = (X + 1) / 2 (g~_X + 1) (eq. 22), g_Y = (Y + 1) / 2 (g~_Y + 1) (eq. 23) and
@@ -76,7 +75,7 @@ class Filterbank(nn.Module):
             return self.placed(self.numbers(at_least_float32(state)), before)
 
     def placed(self, numbers: Float[Tensor, "B R 5"], before: Window | None) -> Window:
-        """Return the window that five numbers set."""
+        """Compute the window from its five numbers."""
         logs = numbers[..., 2:].clamp(-LARGEST_LOG, LARGEST_LOG)
         sigma, stride, intensity = (self.powers * logs).exp().unbind(dim=-1)
         if not self.relative:
@@ -140,9 +139,8 @@ class Filterbank(nn.Module):
         return torch.cat([centre - half, centre + half], dim=-1)
 
     def covering(self, boxes: Float[Tensor, "B R 4"], window: Window) -> Window:
-        """Return the window whose grid covers the longer side of each box (see `boxes`), around the centre of the box.
-        Its filters are as wide in strides, and its intensity is the same, as those of `window`, which stays where a box
-        is NaN."""
+        """Return windows whose grids cover given boxes: each is centred on its box and as wide as its longer side (see
+        `boxes`). Sigma in strides and the intensity are those of `window`. Where a box is NaN, `window` is kept."""
         low, high = boxes.chunk(2, dim=-1)
         centre = ((low + high) / 2 + 1) * self.extent / 2 + 0.5
         stride = ((high - low) * self.extent).amax(dim=-1) / (2 * self.size)

@@ -1,12 +1,12 @@
 """The glimpse sensor (retina) of RAM, rho in Mnih et al. (2014): patches around a location at several resolutions.
 
-The patch at the location itself is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
+The narrowest patch is the sharpest; wider patches are coarser. `pyramid(images)` runs once per batch,
 `forward(pyramid, locations)` once per glimpse: the inner loop of RAM. A glimpse is computed in one of two ways, with
 the same result:
 
 - A pyramid holds the averages of all pixels of small images, and glimpses are interpolated in it.
-- Of a large image, and of `Images`, a crop is cut out for each glimpse, of which there is a pyramid. So the cost of a
-  glimpse does not depend on the size of the image.
+- From a large image, and from `Images`, each glimpse cuts a crop and computes the pyramid of that crop alone. So the
+  cost of a glimpse does not depend on the size of the image.
 """
 
 from typing import NamedTuple
@@ -22,8 +22,9 @@ from vision_attn.system.checks import check_range, require
 from vision_attn.system.errors import UserError
 
 LARGE = 300**2
-"""Pixels above which an image gets no pyramid. In batches of 32, crops are faster for images wider than 200 to 300
-pixels; for single images, wider than 1,500, but there a pyramid takes only milliseconds (docs/results_runs.md)."""
+"""The number of pixels above which an image is read in crops, without a pyramid. In batches of 32, crops are faster for
+images wider than 200 to 300 pixels; for single images, wider than 1,500, but there a pyramid takes only milliseconds
+(docs/results_runs.md)."""
 
 
 class Pyramid(NamedTuple):
@@ -41,7 +42,7 @@ class Pyramid(NamedTuple):
 
 
 class Uncut(NamedTuple):
-    """Images of which each glimpse reads a crop."""
+    """Images without a pyramid: each glimpse reads a crop of them."""
 
     images: Float[Tensor, "B C Y X"] | Images
 
@@ -86,13 +87,13 @@ class Retina(nn.Module):
         scales = 2 ** torch.arange(num_scales)[:, None]
         self.register_buffer("reaches", size * scales, persistent=False)  # of all (K, 1)
         self.register_buffer("edges", scales * (2 * torch.arange(size) - size), persistent=False)
-        """Twice the offset of each cell's edge from the centre, in pixels of the image, (K, g). Made once: at each
-        glimpse it would be several kernels of a GPU."""
+        """Twice the offset of each cell's edge from the centre, in pixels of the image, (K, g). Computed once: at each
+        glimpse it would cost several GPU kernels."""
 
     @torch.no_grad()
     def pyramid(self, images: Float[Tensor, "B C Y X"] | Images) -> Pyramid | Uncut:
-        """Prepare images for glimpses: compute the averages that all glimpses share, or return the images as they are
-        where each glimpse reads a crop."""
+        """Prepare images for glimpses: compute the averages that all glimpses share or, for images that are read in
+        crops, return them as `Uncut`."""
         if isinstance(images, Images):
             return Uncut(images)
         require("images", images, "B C Y X", "float")
@@ -139,7 +140,7 @@ class Retina(nn.Module):
         return patches.view(K, B, C, R, g, g).permute(1, 3, 0, 2, 4, 5)
 
     def _cut(self, uncut: Uncut, locations: Float[Tensor, "B R 2"]) -> Float[Tensor, "B R K C g g"]:
-        """Extract glimpses from one crop each: the widest patch lies in the crop, the others lie in the widest."""
+        """Extract each glimpse from one crop, which contains its widest patch and so all patches."""
         (B, R, _), images, side = locations.shape, uncut.images, self.reach + 1
         if isinstance(images, Images):  # places are computed where the images are
             locations, extents = locations.cpu().double(), images.extents

@@ -25,8 +25,8 @@ class Hard(Attention):
     soft_start: the number of batches at the start in which every sample is replaced by its expectation. Differs from
         the paper, where it is 0: a sample from a uniform map carries no information, and a short training may end
         before maps sharpen.
-    at_test: the mode at test time: a word sees the expectation over regions ("expectation", the authors' choice), the
-        most likely region ("argmax"), or a sampled region ("sample").
+    at_test: what a word sees at test time: the expectation over regions ("expectation", the authors' choice), the most
+        likely region ("argmax"), or a sampled region ("sample").
 
     Fast version: `fast.attend.FastHard`.
     """
@@ -138,9 +138,8 @@ class StraightThrough(Hard):
 def sample(alpha: Float[Tensor, "*rows L"]) -> Int[Tensor, "*rows"]:
     """Sample one region of each row, s ~ Multinoulli(alpha) (Xu et al. 2015, eq. 8).
 
-    It is the region with the smallest Exp(1) / alpha_i.
-
-    The same distribution as Gumbel-max. `torch.multinomial` may synchronise with the device; this does not.
+    Takes the region with the smallest Exp(1) / alpha_i, which is equivalent to Gumbel-max. Unlike `torch.multinomial`,
+    it never synchronises with the device.
     """
     return (alpha / _exponential(alpha)).argmax(dim=-1)
 

@@ -1,7 +1,7 @@
 """Images of any size, read in crops. Models that look through a retina take them in place of a tensor of pixels.
 
-Nothing is computed for pixels that nobody looks at: an image may be a file that is mapped into memory, a photograph, or
-a scene that is drawn only where it is read. The images of a batch may differ in size.
+Only the pixels of the crops are read: an image may be a memory-mapped file, a photograph, or a scene that is drawn only
+where it is read. The images of a batch may differ in size.
 """
 
 from collections.abc import Sequence
@@ -37,10 +37,10 @@ class Sliced(Protocol):
 
 
 class Images:
-    """B images of any sizes, with as many `channels` (1 or 3) as the model was trained on: crops are converted.
+    """B images of any sizes. Crops are converted to `channels` (1 or 3), the number that the model was trained on.
 
-    Intensities are from 0 to 1, and 0 outside of an image. It shares with a tensor (B, C, Y, X) the methods that models
-    need: `len`, slices, `to`, `new_zeros` and `new_empty`. Raises UserError for pixels that are no image.
+    Intensities are from 0 to 1, and 0 outside of an image. Has the methods of a tensor (B, C, Y, X) that models need:
+    `len`, slices, `to`, `new_zeros` and `new_empty`. Raises UserError for pixels that are no image.
     """
 
     def __init__(self, pixels: Sequence[Sliced], channels: int, device: torch.device | str = "cpu") -> None:
@@ -101,10 +101,10 @@ class Images:
         return samples
 
     def overview(self, side: int) -> Float[Tensor, "B C {side} {side}"]:
-        """Downsample the images to side x side pixels, once: what was computed is kept.
+        """Downsample the images to side x side pixels. The result is kept for later calls.
 
-        The mean of all pixels of images up to `SAMPLES` * side pixels wide and high. Of larger images, the mean of
-        evenly spaced pixels, at most `SAMPLES` x `SAMPLES` for each one of the overview.
+        Each pixel is the mean of all pixels of its cell or, in images wider or higher than `SAMPLES` * side, of at most
+        `SAMPLES` x `SAMPLES` evenly spaced ones.
         """
         if side not in self._overviews:
             samples = (scaled(image.to(self.device)) for image in self.sampled(SAMPLES * side))
@@ -113,12 +113,13 @@ class Images:
 
 
 def overview(images: Float[Tensor, "B C Y X"] | Images, side: int) -> Float[Tensor, "B C {side} {side}"]:
-    """Downsample images to side x side pixels: the mean of all pixels, or of some of large ones (`Images.overview`)."""
+    """Downsample images to side x side pixels by averaging (see `Images.overview` for large images)."""
     return images.overview(side) if isinstance(images, Images) else F.adaptive_avg_pool2d(images, side)
 
 
 def converted(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """Convert pixels (y, x) or (y, x, c) to (y, x, 1) grey or (y, x, 3) colours (grey has three equal ones)."""
+    """Convert pixels (y, x) or (y, x, c) to grey (y, x, 1) or to colours (y, x, 3), where grey has three equal
+    channels."""
     pixels = np.asarray(pixels)
     if pixels.ndim == 2:
         pixels = pixels[..., None]

@@ -42,7 +42,7 @@ class Location(Score):
 
 class EmbeddedLocation(Score):
     """Location-based score with an embedding p_i of each position: e_i = p_i . (W h + b) / sqrt(A), independent of the
-    image. It is `Location` with a matrix of rank A, and takes any number of regions up to `num_regions`.
+    image. Equals `Location` with a matrix of rank A. Takes any number of regions up to `num_regions`.
 
     place_size: A, the size of an embedding.
     """
@@ -80,8 +80,8 @@ class ContentLocation(Score):
     Differs from the paper: the convolution runs over the rows and columns of `grid`, not along time. A grid of (1, -1)
     is the paper's: one row of any number of columns.
 
-    The tanh is of a sum of three terms for each (row, region) pair. The fast version computes the pairs again in the
-    backward pass instead of storing them, and costs several times the fast version of the additive score.
+    Computes a tanh of three terms for each (row, region) pair. The fast version recomputes the pairs in the backward
+    pass instead of storing them; it costs several times as much as the fast additive score.
 
     Fast version: `fast.location.FastContentLocation`.
     """
@@ -152,9 +152,9 @@ class GaussianMixture(Score):
     num_components: K, the number of Gaussians.
     step: the initial distance, in columns, that a component moves for each character.
 
-    Differs from the paper: weights sum to 1 over columns (without which a narrow component between two columns sees
-    nothing), alpha sums to 1 over components, and the exponents of eq. 50 and eq. 51 are clipped: beta lies between
-    e^-10 and e^10, and a step is at most e^10 columns, so that a sum of squares stays finite.
+    Differs from the paper: weights sum to 1 over columns (otherwise a narrow component between two columns sees
+    nothing); alpha sums to 1 over components; the exponents of eq. 50 and eq. 51 are clipped, so that beta lies between
+    e^-10 and e^10, a step is at most e^10 columns, and squares stay finite.
     """
 
     def __init__(self, region_size: int, query_size: int, *, num_components: int = 3, step: float = 2.0):
@@ -229,7 +229,7 @@ class LocalPredictive(Additive):
 
 
 class Coverage(Score):
-    """The additive score with coverage: it also sees how much each column has been read so far.
+    """The additive score with coverage: it also sees how much attention each column has had so far.
 
     c_t = sum_{s<t} alpha_s (See et al. 2017, eq. 10) and e_ti = v^T tanh(W_a a_i + W_h h + w_c c_ti + b) (eq. 11). With
     w_c = 0 it is `Additive`; it starts there.

@@ -25,16 +25,17 @@ Mode = Literal["expectation", "online"]
 class Monotonic(Attention):
     """Monotonic attention trained by its exact expectation (Raffel et al., ICML 2017).
 
-    In training, alpha_ij is the probability that the search for character i stops at column j (eq. 14); the weights of
-    the context are these. At test time ("online") the search is run: it stops at the first column with p_ij > 1/2, and
-    columns that have been passed are never read again (algorithm 1).
+    In training, alpha_ij is the probability that the search for character i stops at column j (eq. 14), and the weight
+    of column j in the context. At test time ("online") the search itself runs: it stops at the first column with
+    p_ij > 1/2, and never reads a passed column again (algorithm 1).
 
-    offset: the initial r, a learned number that is added to scores; the more negative, the further a search reaches at
-        the start of training (section 2.4).
-    noise: standard deviation of the Gaussian noise that is added to scores in training, which makes p nearly 0 or 1.
-    advance: the smallest number of columns from one character to the next; 0 in the paper. With 1 or more, a column can
-        say "stop" by what it shows alone. With 0, only its position tells it from the column that was just read, and
-        positions are not learned beyond the lengths of training.
+    offset: the initial r, a learned number that is added to scores. The more negative it is, the further a search
+        reaches at the start of training (section 2.4).
+    noise: standard deviation of the Gaussian noise that is added to scores in training, so that the model learns values
+        of p near 0 or 1.
+    advance: the smallest number of columns from one character to the next; 0 in the paper. With 1 or more, the content
+        of a column alone can decide to stop there. With 0, only its position tells a column from the one that was just
+        read, and positions are not learned beyond the lengths of training.
     at_test: the mode at test time: "online" searches; "expectation" attends as in training.
 
     Differs from the paper: a search that reaches the last column stops there, so that weights sum to 1. In the paper
@@ -96,8 +97,8 @@ class HardMonotonic(Hard):
     expectation_probability, soft_start: as for `Hard`; the expectation is that of `Monotonic`.
     offset: the initial r, a learned number that is added to scores.
     advance: as for `Monotonic`.
-    at_test: the mode at test time: "online" stops at the first column with p_ij > 1/2; "expectation" and "sample" are
-        those of training.
+    at_test: the mode at test time: "online" stops at the first column with p_ij > 1/2; "expectation" and "sample"
+        attend as in training.
 
     Differs from the paper: each character stops once, and decisions are computed from annotations by a score. The
     paper's network runs along the columns and may emit a character at each.
@@ -153,8 +154,8 @@ class HardMonotonic(Hard):
 
 
 def before_padding(alpha: Float[Tensor, "B R L"], scores: Float[Tensor, "B R L"]) -> Float[Tensor, "B R L"]:
-    """Move the weight of padding to the last column that is not padding. The scores of padding are -inf, so that no
-    search stops there."""
+    """Move the weight on padding to the last column that is not padding. Padding has scores of -inf, so that no search
+    stops there."""
     padding = scores.isneginf()
     last = (~padding).sum(dim=-1, keepdim=True) - 1
     passed = alpha.masked_fill(~padding, 0).sum(dim=-1, keepdim=True)

@@ -13,8 +13,8 @@ class MultiHead(nn.Module):
     """Multi-head attention: each head is a scaled dot-product attention, softmax(Q K^T / sqrt(d)) V (Vaswani et al.
     2017, eq. 1), over d = H / (number of heads) features of the projections Q, K and V (section 3.2.2).
 
-    shared_values: whether the values are the keys, V = K, so that one projection serves both. Differs from the paper,
-        where it is False.
+    shared_values: whether values equal keys, V = K, so that one projection serves both. Differs from the paper, where
+        it is False.
 
     Differs from the paper: the projections have biases.
 
@@ -31,15 +31,15 @@ class MultiHead(nn.Module):
 
     @property
     def projections(self) -> list[Linear]:
-        """The layers of keys and of values; a single one if they share it."""
+        """The layers that compute keys and values; a single one if they are shared."""
         return [self.key] if self.value is None else [self.key, self.value]
 
     def split(self, x: Float[Tensor, "N S H"]) -> Float[Tensor, "N K S d"]:
-        """Split x into the features of each head, in an order in which they are multiplied without another copy."""
+        """Split x into the features of each head. Contiguous, so that products of heads need no further copy."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2).contiguous()
 
     def remember(self, x: Float[Tensor, "N S M"]) -> tuple[Float[Tensor, "N K S d"], Float[Tensor, "N K S d"]]:
-        """Compute the keys and values of the vectors x that are attended to."""
+        """Compute the keys and values of x, the vectors to attend to."""
         projected = [self.split(layer(x)) for layer in self.projections]
         return projected[0], projected[-1]
 
@@ -61,7 +61,7 @@ class MultiHead(nn.Module):
         """Return the output and the weights of every head.
 
         keys, values: the output of `remember`.
-        visible: whether a query sees a key; None: each sees all.
+        visible: whether a query sees a key; None: every query sees every key.
         forced: weights that take the place of those of the heads.
         """
         return self.combined(*self.weighed(self.split(self.query(query)), keys, values, visible, forced))

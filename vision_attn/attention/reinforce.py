@@ -2,11 +2,11 @@
 samples. Hard attention, RAM and self-critical training use it.
 
 grad E[R] = E[(R - b) grad log p(s)] for any baseline b that does not depend on the sample s. The variance of the
-estimate depends on b, and on which rewards are credited to which sample: a sample cannot change earlier rewards.
+estimate depends on b and on the credit: a sample cannot change earlier rewards, so they need not count for it.
 
 A baseline is constructed with the size of the state that samples are computed from, and called as
-`baseline(returns, terms, choice)`. It returns one value for each return. `terms` is the number of rewards that each
-return sums.
+`baseline(returns, terms, choice)`. It returns one value for each return. `terms` is the number of rewards in the sum of
+each return.
 """
 
 from collections.abc import Callable
@@ -29,12 +29,12 @@ class MovingAverage(nn.Module):
 
     decay: the weight of b_{k-1}, 0.9.
 
-    Differs from the paper: a weighted mean of the batches so far, whose weights decay by 0.9 a batch and sum to 1, so
-    that the first batch does not count more than those after it. The difference is gone after some dozens of batches.
+    Differs from the paper: the weights of the batches so far are normalised to sum to 1, so that the first batch does
+    not count more than later ones. The difference vanishes after a few dozen batches.
 
     Kept in buffers, so that checkpoints contain it. Averages the reward per term, so that it serves long and short
-    captions. The gradient uses the value before the update, because b may not depend on the sample; only the first call
-    has no such value and uses the mean of its own batch.
+    captions. Returns the value before the update, because b may not depend on the sample; only the first call, which
+    has no earlier value, uses the mean of its own batch.
     """
 
     num_runs = 1
@@ -112,14 +112,14 @@ class Estimate(NamedTuple):
 
 class Reinforce(nn.Module):
     """The REINFORCE loss. Its gradient is -sum_t (lambda_r (R_t - b_t) grad log p(s_t) + lambda_e grad H[s_t]), where
-    s_t is the sample of time step t; a learned baseline adds that of its squared error.
+    s_t is the sample of time step t. A learned baseline adds the gradient of its squared error.
 
     For hard attention this is Xu et al. 2015, eq. 12 with baseline and entropy term; it estimates the gradient of the
     bound of eq. 10, whose exact form is eq. 11. For RAM it is Mnih et al. 2014, eq. 2, or with a baseline eq. 3.
 
     baseline: b_t, constructed with the size of the state.
-    credit: which rewards count for a sample: "all" of its row, as in the papers, or those "to go", from its own time
-        step on.
+    credit: which rewards count for a sample: "all" rewards of its row, as in the papers, or the rewards "to go", from
+        its own time step on.
     reward_weight: lambda_r, the weight of rewards; 1 gives the gradient of the expected reward.
     entropy_weight: lambda_e, the weight of the entropy.
 
@@ -173,9 +173,9 @@ class Reinforce(nn.Module):
         if reward.dim() == 2:
             returns = reward[..., None].expand_as(choice.log_prob)
             return returns, torch.ones_like(returns)
-        return self._summed(reward), self._summed(choice.sampled.to(reward.dtype))
+        return self._reward_sums(reward), self._reward_sums(choice.sampled.to(reward.dtype))
 
-    def _summed(self, reward: Tensor) -> Tensor:
+    def _reward_sums(self, reward: Tensor) -> Tensor:
         if self.credit == "all":
             return reward.sum(dim=-1, keepdim=True).expand_as(reward)
         return reward.flip(-1).cumsum(dim=-1).flip(-1)
@@ -184,8 +184,8 @@ class Reinforce(nn.Module):
 def gradient_variance(
     advantage: Float[Tensor, "B R T"], alpha: Float[Tensor, "B R T L"], choice: Choice
 ) -> Float[Tensor, ""]:
-    """Return the mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores
-    whose softmax is alpha. For attention without a softmax, such as `HardMonotonic`, log alpha counts as the scores.
+    """Return the mean squared length of R (1[s] - alpha), the gradient of a sample's loss with respect to the scores e,
+    alpha = softmax(e). For attention without a softmax, such as `HardMonotonic`, e is log alpha.
 
     This is nearly the variance of that gradient, whose mean is small in comparison. A better baseline lowers it.
     """

@@ -1,11 +1,11 @@
-"""Scores e_ti: how well the content of each region fits a query, before the softmax. Scores that use positions stand in
-`location`.
+"""Scores e_ti: how well the content of each region fits a query, before the softmax. `location` has the scores that use
+positions.
 
 A score derives from `Score`. `project(regions) -> keys` runs once per image, outside the word loop;
-`forward(query, keys, carry) -> (scores, carry)` runs once per word, and `after(carry, alpha) -> carry` when attention
-has made a map of the scores. Keys are held once per image, queries once per row (a caption or a beam).
+`forward(query, keys, carry) -> (scores, carry)` runs once per word, then `after(carry, alpha) -> carry`, once attention
+has computed the map from the scores. Keys are held once per image, queries once per row (a caption or a beam).
 
-Constructors raise UserError for sizes of regions and queries that a score cannot compare.
+Constructors raise UserError if a score cannot compare regions and queries of the given sizes.
 """
 
 import torch
@@ -55,9 +55,9 @@ class Score(nn.Module):
 class Additive(Score):
     """Additive score, e_ti = v^T tanh(W_a a_i + W_h h_{t-1} + b), f_att of Xu et al. 2015, eq. 4 (Bahdanau et al.).
 
-    gain: multiplies the initial v, and divides the initial W_a, W_h and b. While tanh is nearly linear the initial
-        scores stay as they are, but Adam, whose steps do not depend on the size of gradients, changes them about that
-        many times as fast, through W_a, W_h and b.
+    gain: multiplies the initial v, and divides the initial W_a, W_h and b. This hardly changes the initial scores,
+        since tanh is nearly linear near 0. But Adam, whose steps do not depend on the size of gradients, then changes
+        the scores about that many times as fast, through W_a, W_h and b.
 
     Fast version: `fast.additive.FastAdditive`.
     """
@@ -85,8 +85,8 @@ class Additive(Score):
 
 
 class Even(Score):
-    """The same score for all regions, whatever the query: attention is their mean. This is the encoder-decoder without
-    attention to which Yao et al. 2015 compare theirs."""
+    """The same score for all regions, so that attention returns their mean: the encoder-decoder without attention that
+    serves as the baseline of Yao et al. 2015."""
 
     def __init__(self, region_size: int, query_size: int):
         super().__init__()
@@ -166,8 +166,8 @@ class Cosine(Dot):
         return (self.log_sharpness.exp() * self._of_length_1(query)).to(keys.dtype) @ keys.mT, None
 
     def _of_length_1(self, vectors: Tensor) -> Tensor:
-        """Normalise vectors to length 1, in float32 or wider, since squares of float16 overflow and underflow. Returns
-        the dtype of `vectors`."""
+        """Normalise vectors to length 1. Computes in float32 or wider, since squares of float16 overflow and underflow,
+        and returns the dtype of `vectors`."""
         return F.normalize(at_least_float32(vectors), dim=-1, eps=self.SHORTEST).to(vectors.dtype)
 
 
@@ -175,9 +175,9 @@ class Kernel(Dot):
     """Score by distance, e_i = -|h - a_i|^2 / (2 b^2): with `Soft`, alpha_i = K(h - a_i) / sum_j K(h - a_j) of a
     Gaussian kernel K, the weights of kernel regression (Nadaraya 1964; Watson 1964).
 
-    bandwidth: b, the distance at which a region counts for 0.61 of one at h. None: D^(1/4), with which e_i is the
-        scaled dot product minus the terms |a_i|^2 / (2 sqrt(D)) and, the same for all regions, |h|^2 / (2 sqrt(D)). So
-        of annotation vectors of one length, both make the same map.
+    bandwidth: b, the distance at which the weight of a region is exp(-1/2) = 0.61 of that at distance 0. None: D^(1/4).
+        Then e_i is the scaled dot product minus |a_i|^2 / (2 sqrt(D)) and minus |h|^2 / (2 sqrt(D)), which is the same
+        for all regions. So if all annotation vectors have the same length, both scores give the same map.
     learned: whether b is learned, through its logarithm.
     """
 

@@ -28,7 +28,7 @@ class AttentionOutput(NamedTuple):
 
 class Attention(nn.Module):
     """Base class of attentions, phi of Xu et al. 2015, eq. 6: computes the context vector z_t from the scores of
-    regions. Override `forward`. The defaults of the rest are those of a deterministic attention."""
+    regions. Override `forward`. The other defaults are for a deterministic attention."""
 
     reinforced: bool = False
     """Whether its samples need a score-function estimator (`reinforce.py`)."""
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 
     @property
     def mode(self) -> str | None:
-        """The one of `modes` that is in use; None where there is only one."""
+        """The current mode, one of `modes`; None for an attention without modes."""
         return None
 
     def sample_expectation_mask(self, num_images: int, like: Tensor) -> Bool[Tensor, "B"] | None:
@@ -161,14 +161,13 @@ class EachRegion(Attention):
 
 
 def fits(scores: Tensor, regions: Tensor) -> None:
-    """Raise UserError unless there is a score of each region in each row."""
+    """Raise UserError unless `scores` has one score for each region in each row."""
     require("scores", scores, "B R L", "float", B=regions.shape[0], L=regions.shape[1], hint=": one for each region")
 
 
 def normalised(scores: Float[Tensor, "*rows L"], forced: Forced | None = None) -> Float[Tensor, "*rows L"]:
-    """Return alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast. So are the
-    log-probabilities and entropies computed from it; the context z_t has the dtype of the regions. Scores that
-    overflowed float16 count as its largest number.
+    """Return alpha = softmax(e) (Xu et al. 2015, eq. 5), in float32 or wider also under autocast, for exact
+    log-probabilities and entropies. Scores that overflowed float16 count as its largest number.
 
     forced: a map that takes the place of alpha.
     """

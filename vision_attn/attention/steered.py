@@ -1,4 +1,4 @@
-"""`Steered`: any captioner with a map, made to look at chosen regions for chosen words."""
+"""`Steered`: wraps a captioner so that chosen words use given attention maps."""
 
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -44,18 +44,18 @@ class SteeredState(NamedTuple):
 
 
 class Steered(Captioner):
-    """`captioner` with some of its maps replaced: the map of word t is s_t m_t + (1 - s_t) alpha_t, with the map m_t
-    and the strength s_t of a `Steering`, and the captioner's own alpha_t.
+    """A captioner with given maps: the map of word t is s_t m_t + (1 - s_t) alpha_t, with the map m_t and the strength
+    s_t of a `Steering`, and the captioner's own map alpha_t.
 
-    Only the map is replaced. Everything that is computed from it follows: the context vector, the carry of the score
-    and of the attention, and so the state, the word and all later words. Hard attention takes the most likely region of
-    the new map in its mode "argmax", or samples from it in its mode "sample".
+    Only the map is replaced. The context vector and the carries of the score and of the attention are computed from it,
+    and so are the state, the word and all later words. Hard attention takes the most likely region of the new map in
+    its mode "argmax", or samples from it in its mode "sample".
 
-    It decodes as any captioner does. The maps lie in its memory and the number of words in its state, so beams reorder
-    it, and a search that is replayed on a GPU reads its own maps. Strengths of 0 leave all as it is.
+    It decodes like any captioner. The maps are part of its memory and the number of words part of its state, so beams
+    reorder it, and a search that is replayed on a GPU reads its own maps. With strengths of 0 nothing changes.
 
-    padded: whether regions of zeros are padding (`Encoder.pads`): they get no weight. A map whose weight is all on
-        padding has the strength 0.
+    padded: whether regions of zeros are padding (`Encoder.pads`), which gets no weight. A map with all its weight on
+        padding gets strength 0.
 
     Raises UserError for a captioner that is not `steerable`.
     """
@@ -105,7 +105,7 @@ class Steered(Captioner):
         return logits, SteeredState(own, state.number + 1), used
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"], runs: int = 1) -> Caption:
-        """Run on given words, one after the other, by `step`. The maps are those that were used."""
+        """Run on given words, one after the other, by `step`. Returns the maps that were used."""
         require("words", words, "B R T", "integer", B=regions.shape[0], hint=": ids of R captions per image")
         memory, state = self.start(regions, words.shape[1])
         log_prob, alpha = [], []
@@ -119,7 +119,10 @@ class Steered(Captioner):
 
 
 def of_words(steering: Steering, number: Int[Tensor, "B R"]) -> Forced:
-    """Return the maps of each row's word after `number` words; words after the last map get the last map."""
+    """Return the maps of each row's next word. Words after the last map get the last map.
+
+    number: the number of words so far.
+    """
     B, W = steering.strength.shape[:2]
     index = number.clamp(max=W - 1) + W * torch.arange(B, device=number.device)[:, None]
     return Forced(*map_tensors(lambda field: field.flatten(0, 1)[index].transpose(1, 2), steering))

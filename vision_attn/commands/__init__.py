@@ -153,13 +153,13 @@ def all_verbs() -> dict[str, Path]:
 def _tell(error: BaseException) -> int:
     """Print one line about an error. Returns the exit status."""
     end_progress()
-    if _interrupted(error):
+    if _is_interrupt(error):
         complain("interrupted", error=True)
         return 130
     if isinstance(error, BrokenPipeError):
         discard(sys.stdout)  # or Python's flush at exit would fail
         return 141
-    message, status = _explained(error)
+    message, status = _message_and_status(error)
     line = " ".join(message.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 4 :]}"
@@ -191,7 +191,7 @@ def _noting_signals() -> Iterator[None]:
         signal.signal(signal.SIGINT, default)
 
 
-def _interrupted(error: BaseException | None) -> bool:
+def _is_interrupt(error: BaseException | None) -> bool:
     """Return whether Ctrl-C is the cause: a library may turn it into an error of its own, such as while imported."""
     if _signals and not isinstance(error, UserError | OSError):
         return True
@@ -200,7 +200,7 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _explained(error: BaseException) -> tuple[str, int]:
+def _message_and_status(error: BaseException) -> tuple[str, int]:
     """Return the message for an error, and the exit status: 1 where the user, a file or the machine is the cause."""
     text = str(error) or type(error).__name__
     if type(error).__name__ == "PanicException":  # of a library in Rust: tokenizers or safetensors

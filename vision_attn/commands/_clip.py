@@ -14,14 +14,16 @@ from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
 
 SIDE = 448
-"""The smallest side that a photograph is reduced to, in pixels: more than CLIP sees."""
+"""The smallest side, in pixels, of reduced photographs: more than CLIP needs."""
 
 
 class Clip:
-    """Scores captions of these images."""
+    """Computes CLIPScore and RefCLIPScore for captions of images."""
 
     def __init__(self, name: str, photographs: Mapping[Any, Photograph], images: Path | None) -> None:
-        """name: a folder, or a repository of the hub. images: the folder of images, if they are not in the references.
+        """name: a folder with a CLIP model, or a repository of the hub.
+        photographs: the references of each image.
+        images: the folder of images; None: the references contain them.
 
         Raises UserError saying what is missing, and how to get it.
         """

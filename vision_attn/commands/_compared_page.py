@@ -1,4 +1,4 @@
-"""Write the page of runs side by side: tables of metrics, the keys that differ, and a grid of curves."""
+"""Write the page of `vision-attn compare`: tables of metrics, the keys that differ, and a grid of curves."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ from vision_attn.viz.html import write_html
 
 UNKNOWN = "–"
 BESIDE = 3
-"""The largest number of keys that stand beside the metrics; more have a table of their own."""
+"""The largest number of keys that are shown beside the metrics; more have a separate table."""
 FIRST = ("loss", "nll", "error")
-"""The curves that stand first, after those of the metrics in the table."""
+"""The curves that are shown first, after those of the metrics in the table."""
 CURVES = 4
-"""The number of curves that are shown open."""
+"""The number of charts that are unfolded."""
 GUIDE = "Curves are against the training step, and have the number of their run at their end."
 TESTED = "test: measured by vision-attn eval. val: of the best weights, on validation. step: that of the best weights."
 
@@ -67,8 +67,10 @@ class Section(NamedTuple):
 
 
 def write_compared(path: Path, runs: Sequence[Compared], wanted: Sequence[str] | None) -> Path:
-    """Write the page. wanted: the metrics of its tables; by default those that selected the best weights, and the usual
-    ones. Returns its path."""
+    """Write the page. Returns its path.
+
+    wanted: the metrics of its tables; by default those that selected the best weights, and the usual ones.
+    """
     compared = tables(runs)
     notes = [*(f"{line[0].upper()}{line[1:]}." for line in why(compared)), *unfinished(runs)]
     sections = [_section(table, wanted) for table in compared]
@@ -82,7 +84,7 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     values = {key: settings(table, key) for key in keys}
     beside = keys if len(keys) <= BESIDE else []
     own = {run.number: [values[key][place] for key in beside] for place, run in enumerate(table)}
-    shown = [_shown(row, names, own) for row in comparison_rows(table, names)]
+    shown = [_shown_run(row, names, own) for row in comparison_rows(table, names)]
     plots = _plots(table, names)
     return Section(
         named(table),
@@ -97,7 +99,7 @@ def _section(table: Sequence[Compared], wanted: Sequence[str] | None) -> Section
     )
 
 
-def _shown(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> _ShownRun:
+def _shown_run(row: ComparisonRow, names: Sequence[tuple[str, str]], own: Mapping[int, list[str]]) -> _ShownRun:
     texts = [written(value, name, UNKNOWN) for value, (_, name) in zip(row.values, names, strict=True)]
     if run := row.run:
         cells = [(text, "") for text in texts]
@@ -126,8 +128,8 @@ def _exact(value: Any, name: str) -> str:
 
 
 def _plots(table: Sequence[Compared], metrics: Iterable[tuple[str, str]]) -> list[Plot]:
-    """Make a chart of each number in the logs: first the table's metrics on validation, then losses, then its other
-    metrics, then the rest."""
+    """Return a chart of each number in the logs: first the metrics of the table on validation, then losses, then other
+    metrics of the table, then the rest."""
     names, logged = [""] * max(run.number for run in table), curves(table)
     for run in table:
         names[run.number - 1] = labelled(run)

@@ -1,5 +1,5 @@
-"""Compare runs: group those that can be compared, and find the keys that differ and the metrics, with mean and
-spread."""
+"""The computations of `vision-attn compare`: group comparable runs, find the keys that differ, and summarise metrics
+over seeds."""
 
 import json
 import math
@@ -23,7 +23,7 @@ TRAINING = frozenset(
 )  # fmt: skip
 """The keys of `data` that change training or how files are read, but not which images are in the test set."""
 UNSAID = {"data.words": "spaces"}
-"""The values of keys of `Compared.test_set` that a run does not name: references are split like captions."""
+"""The values of keys of `Compared.test_set` if a config lacks them: references are split like captions."""
 HEADLINES = (
     "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "pointing", "error", "error_sequence", "bound", "nll",
 )  # fmt: skip
@@ -49,11 +49,11 @@ class Compared(NamedTuple):
     position: dict[str, Any]
     """The state of training: the epoch, and whether it is done."""
     number: int = 1
-    """The run's place on the command line, from 1, by which tables and charts refer to it."""
+    """The position of the run on the command line, from 1, by which tables and charts refer to it."""
 
     @property
     def test_set(self) -> dict[str, Any]:
-        """The keys that decide on which images the run was tested. `eval` may have changed them."""
+        """The keys that determine the test images. `eval` may have changed them."""
         given = (text.removeprefix("--").split("=", 1) for text in self.test.get("overrides", ()))
         keys = self.config | {pair[0]: pair[1] for pair in given if len(pair) == 2}
         return {
@@ -68,8 +68,8 @@ class Compared(NamedTuple):
 
 
 def tables(runs: Iterable[Compared]) -> list[list[Compared]]:
-    """Group runs whose metrics can be compared: of one task, on one test set. Groups are in the order of their first
-    runs."""
+    """Group runs with the same task and the same test set, whose metrics can be compared. Groups are in the order of
+    their first runs."""
     grouped: list[list[Compared]] = []
     for run in sorted(runs, key=lambda run: not run.trained_here):
         for table in grouped:
@@ -84,10 +84,10 @@ def tables(runs: Iterable[Compared]) -> list[list[Compared]]:
 
 
 def unlike(first: Compared, second: Compared) -> str:
-    """Say why the metrics of two runs cannot be compared; empty if they can.
+    """Return the reason why the metrics of two runs cannot be compared; empty if they can.
 
-    A model that was not trained here has no config, so that its task is known by its metrics, and its test set by the
-    data that `eval` was told, and the number of images.
+    A model that was not trained here has no config. Its task is recognised by its metrics, and its test set by the data
+    options of `eval` and the number of images.
     """
     told = [run.test_set for run in (first, second)]
     if first.trained_here and second.trained_here:
@@ -110,7 +110,7 @@ def unlike(first: Compared, second: Compared) -> str:
 
 
 def why(tables: Sequence[Sequence[Compared]]) -> list[str]:
-    """Say for each table but the first why its runs are not in the one before."""
+    """Return for each table but the first the reason why its runs are not in the previous one."""
     lines = []
     for number, table in enumerate(tables[1:], start=2):
         reasons = [(unlike(other[0], table[0]), place) for place, other in enumerate(tables[: number - 1], start=1)]
@@ -133,8 +133,8 @@ def different(runs: Sequence[Compared]) -> list[str]:
 
 
 def told_keys(runs: Sequence[Compared]) -> tuple[list[str], int]:
-    """Return the keys of `different` that a table shows, and the number of the others, which some runs lack since their
-    class differs (the class is shown). A model that was not trained here has no keys to differ in."""
+    """Return the keys of `different` that a table shows, and the number of the others, which some runs lack because
+    they have another class (the class is shown). Models that were not trained here are ignored."""
     keys = different([run for run in runs if run.trained_here])
     whole = [key for key in keys if all(key in run.config for run in runs if run.trained_here)]
     told = [key for key in keys if key in whole or not any(key.startswith(f"{above}.") for above in whole)]
@@ -142,8 +142,11 @@ def told_keys(runs: Sequence[Compared]) -> tuple[list[str], int]:
 
 
 def metric_names(runs: Sequence[Compared], wanted: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Return the split and the name of each metric of a table: the `wanted` ones on both splits; by default those that
-    selected the best weights, and `HEADLINES` on the test set."""
+    """Return the split and the name of each metric of a table.
+
+    wanted: the metrics to show on both splits; None: those that selected the best weights, and `HEADLINES` on the test
+        set.
+    """
     chosen = wanted or list(dict.fromkeys(str(run.config.get("run.metric")) for run in runs if run.trained_here))
     names = [(split, name) for name in chosen for split in ("val", "test")]
     more = [] if wanted else [("test", name) for name in HEADLINES if any(name in run.test for run in runs)]
@@ -163,7 +166,7 @@ class ComparisonRow(NamedTuple):
 
 
 def comparison_rows(runs: Sequence[Compared], names: Sequence[tuple[str, str]]) -> list[ComparisonRow]:
-    """Return the rows of a table: each run, and below runs that differ only in their seed their mean."""
+    """Return the rows of a table: each run, and the mean below runs that differ only in their seed."""
     listed = []
     for group in _seeds(runs):
         numbers = [[_number(getattr(run, split).get(name)) for split, name in names] for run in group]
@@ -193,7 +196,10 @@ def labelled(run: Compared) -> str:
 def curves(
     runs: Iterable[Compared], wanted: Sequence[str] | None = None
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Return the curves in the logs by the name of a number and the label of a run. wanted: only these metrics."""
+    """Return the curves in the logs by the name of a number and the label of a run.
+
+    wanted: the metrics to return; None: all numbers.
+    """
     by_number: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for run in runs:
         for line in run.lines:

@@ -1,4 +1,4 @@
-"""Find the images that a command line names, and test the places to write to before long work."""
+"""Find the images that a command line names, and check that outputs can be written before long work."""
 
 import argparse
 import os
@@ -27,7 +27,8 @@ class ImagePaths(NamedTuple):
 
 
 def place(text: str) -> Path:
-    """The type of arguments that name a file or a folder: an empty name would be the current folder."""
+    """Convert an argument that names a file or a folder. An empty name, which would be the current folder, is an
+    error."""
     if not text:
         raise argparse.ArgumentTypeError("the name is empty: name a file or a folder, such as . for the current one")
     return Path(text)
@@ -105,7 +106,7 @@ def write_figure(arguments: argparse.Namespace, results: Sequence[Any], options:
 
 
 def no_images(option: str, values: Sequence[str] | None) -> None:
-    """Raise UserError if an option that takes several values has also taken a photograph named after it."""
+    """Raise UserError if an option with several values has also taken the photograph that follows it."""
     from vision_attn.data.images.open import ENDINGS
 
     for value in values or ():
@@ -123,12 +124,15 @@ def images_of(
     films: bool = False,
     pictured: bool = True,
 ) -> Iterator[tuple[Iterator["Path | Encoded"], ImagePaths]]:
-    """Make and print the results of all images that a command names within this context.
+    """Context manager: provide all images that a command names, for the command to make and print their results.
 
-    Yields the images with a progress bar (`what`, `unit`), and the `ImagePaths`, to whose notes and complaints the
-    command may add. They are printed at the end. With `--out` or `--figure`, everything is written even if the reader
-    of the output leaves. Pictures of an earlier call are removed from `--out`, and files of others stay
-    (`_old_pictures`). pictured: whether a picture of each image is written there.
+    Returns the images with a progress bar, and the `ImagePaths`. The command may add to its notes and complaints, which
+    are printed at the end. With `--out` or `--figure`, everything is written even if the reader of the output leaves.
+    Pictures of an earlier call are removed from `--out`; other files stay (`_old_pictures`).
+
+    what, unit: the texts of the progress bar.
+    endings, films: as for `photographs`.
+    pictured: whether a picture of each image is written into `--out`.
     """
     from vision_attn.commands._old_pictures import old_pictures_removed, others_kept
     from vision_attn.fast.versions import without_loops
@@ -176,7 +180,7 @@ def photographs(
 
     Images are recognised by their extensions: `endings`, or those of photographs. Hidden files and folders are ignored,
     links to folders are not followed (they could form a cycle), and files that are not regular (pipes, devices) are
-    skipped with a note. A dataset (`hub_datasets`) gives all its photographs.
+    skipped with a note. All photographs of a dataset (`hub_datasets`) are included.
     """
     from vision_attn.data.films.files import FILM_ENDINGS, is_film
     from vision_attn.data.images.open import ENDINGS
@@ -204,7 +208,7 @@ def photographs(
 def _search(
     place: Path, recursive: bool, paths: ImagePaths, endings: Collection[str], is_film: Callable[[Path], bool] | None
 ) -> None:
-    """Add the images of the folder `place` to `paths`, or with `is_film` its films."""
+    """Add the images of the folder `place` to `paths` or, with `is_film`, its films."""
     before, subfolders, links = len(paths.files), 0, 0
     others: list[str] = []
     for folder, below, names in _walk(place, paths.complaints):
@@ -279,7 +283,8 @@ def check_file(file: Path, option: str) -> None:
 def check_writable(folder: Path, option: str) -> None:
     """Raise UserError, which mentions `option`, if `folder` cannot be created or written; leave no new folder.
 
-    For commands that run in one process: of several, one would remove what another has just created.
+    Only for commands that run in one process: otherwise one process would remove a folder that another has just
+    created.
     """
     new = list(takewhile(lambda parent: not parent.exists(), (folder, *folder.parents)))
     writable(folder, option)

@@ -1,4 +1,4 @@
-"""Suggest a similar config file or a similar key of the config for errors on the command line."""
+"""Read a config from the command line; for an unknown file or key, suggest a similar one."""
 
 import argparse
 import difflib
@@ -115,7 +115,7 @@ def meant(error: "UnknownKey", config: Mapping[str, Any], options: Iterable[str]
 def joined(words: Sequence[str], known: Container[str]) -> list[str]:
     """Join each option with the word after it, as --KEY=VALUE, unless it is one of the `known` options of a verb.
 
-    The parser does not know that options of a config take a value: it would take `3` in `--run.epochs 3 CONFIG` for
+    The parser does not know that options of a config take a value. In `--run.epochs 3 CONFIG` it would take `3` for
     CONFIG.
     """
     parts: list[str] = []

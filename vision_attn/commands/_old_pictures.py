@@ -1,9 +1,9 @@
 """Replace or remove the page and the pictures that an earlier call wrote into the same folder, and nothing else.
 
-The page `index.html` of a call ends with the names and digests of the pictures that were written with it, and of the
-page itself. The next call into this folder may replace these files, and removes pictures that it has not written
-again. Other files stay, and so does a page or a picture that has changed since, or does not say that this package wrote
-it: a call that would replace one ends with an error before it begins.
+The page `index.html` ends with a list: the names and digests of the page and of the pictures that were written with it.
+The next call into this folder may replace these files, and removes listed pictures that it has not written again. Other
+files stay, also a page or a picture that has changed since, or has no mark of this package. A call that would replace
+one of them ends with an error before it begins.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _LIST = re.compile(rb"<!-- pictures: (\{[^<>]*\}) -->\s*\Z")
 
 
 def others_kept(folder: Path) -> None:
-    """Raise UserError if a page or picture in `folder` would be replaced that no earlier call wrote, or that has
+    """Raise UserError if a call would replace a page or picture in `folder` that no earlier call wrote, or that has
     changed since."""
     listed = _listed(folder / PAGE)
     for name in _names(folder):
@@ -44,9 +44,9 @@ def others_kept(folder: Path) -> None:
 
 @contextmanager
 def old_pictures_removed(folder: Path | None) -> Iterator[None]:
-    """Let a command write a page and pictures into `folder` within this context, replacing only those of an earlier
-    call. Afterwards the other pictures of that call are removed, and the page gets the list of the new ones. Nothing is
-    removed after an error, or without a page."""
+    """Context manager: let a command write a page and pictures into `folder`, replacing only those of an earlier call.
+    Afterwards the other pictures of that call are removed, and the list of new pictures is added to the page. Nothing
+    is removed after an error, or without a page."""
     if folder is None:
         yield
         return
@@ -107,7 +107,7 @@ def _new(folder: Path, before: dict[str, tuple[int, int, int]]) -> set[str]:
 
 
 def _listed(page: Path) -> dict[str, str]:
-    """Read the list of a page, which may be anyone's: names of files beside it, and digests."""
+    """Read the list of a page: names of files beside it, and digests. The page may be untrusted."""
     if not page.is_file() or page.is_symlink():
         return {}
     with open(page, "rb") as file:
@@ -125,13 +125,13 @@ def _listed(page: Path) -> dict[str, str]:
 
 
 def _is_same(path: Path, digest: str) -> bool:
-    """Return whether a file is as an earlier call wrote it, and no input of this call."""
+    """Return whether a file is unchanged since an earlier call wrote it, and no input of this call."""
     return path.is_file() and not path.is_symlink() and not is_read(path) and _digest(path) == digest
 
 
 def _is_marked(path: Path) -> bool:
-    """Return whether a file says that this package wrote it, such as one of a call that was killed before it wrote a
-    list."""
+    """Return whether a file has the mark of this package. Files of a call that was killed before it wrote a list have
+    only this mark."""
     if not path.is_file() or path.is_symlink():
         return False
     with open(path, "rb") as file:

@@ -1,6 +1,7 @@
-"""Read the rows of papers in the documents: how each is trained and measured, and how long that takes.
+"""Read the rows of `vision-attn reproduce` from docs/results.yaml: how each is trained and measured, and how long that
+takes.
 
-They are in docs/results.yaml, from which the tables of docs/results.md are written too, so that both agree.
+The tables of docs/results.md are written from the same file, so that both agree.
 """
 
 import fnmatch
@@ -83,7 +84,7 @@ def _documents() -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def tables() -> list[dict[str, Any]]:
-    """Return the tables as they stand in the file."""
+    """Return the tables of the file."""
     return _documents()[0]
 
 

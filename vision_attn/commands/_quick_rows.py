@@ -1,5 +1,5 @@
-"""Shrink the rows of papers to trainings of about a second, on made-up digits and few photographs, to test that each
-runs."""
+"""Shrink the rows of papers to trainings of about a second, on synthetic digits and a few photographs, to test that
+each runs."""
 
 import gzip
 import json
@@ -32,7 +32,10 @@ DIGITS = {"train-images-idx3-ubyte": 36, "train-labels-idx1-ubyte": 36, "t10k-im
 
 
 def small(training: PaperTraining, folder: Path) -> list[str]:
-    """Return the options with which a training takes about a second. folder: the data that `write_data` wrote."""
+    """Return the options with which a training takes about a second.
+
+    folder: the data that `write_data` wrote.
+    """
     from vision_attn.configuration.config import read
 
     keys = flat(read(config_file(training.config), training.options).content())

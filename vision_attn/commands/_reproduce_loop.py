@@ -25,8 +25,8 @@ from vision_attn.system.memory import collected_later
 
 
 def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
-    """Make the rows, the fastest first, and write page and table after each. Returns the exit status: 1 if a row is
-    worse than the documents say, or failed; that of a verb that was interrupted."""
+    """Make the rows, the fastest first, and write page and table after each. Return the exit status: 1 if a row failed
+    or is worse than the documents say; the status of the verb if one was interrupted."""
     with collected_later():
         import torch
 
@@ -35,7 +35,7 @@ def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
     times = {row.name: left(row, plan, gpu=gpu) for row in rows}
     order = sorted(rows, key=lambda row: float("inf") if (time := times[row.name]) is None else time)
     if not plan.quick and not plan.included:
-        order = _announced(order, times, hours, gpu)
+        order = _rows_that_fit(order, times, hours, gpu)
     elif plan.quick:
         write_data(plan.out / QUICK)
     failed: dict[str, str] = {}
@@ -65,8 +65,7 @@ def reproduce(rows: Sequence[PaperRow], plan: Plan, hours: float | None) -> int:
 
 
 def make(row: PaperRow, plan: Plan) -> int:
-    """Train and measure a row, as far as this has not been done. Returns the exit status of the first verb that
-    failed."""
+    """Train and measure a row, unless done already. Return the exit status of the first verb that failed."""
     from vision_attn.commands import main
 
     measured = [measurement for some in measurements(row, plan).values() for measurement in some]
@@ -86,7 +85,7 @@ def make(row: PaperRow, plan: Plan) -> int:
     return 0
 
 
-def _announced(
+def _rows_that_fit(
     rows: Sequence[PaperRow], times: dict[str, float | None], hours: float | None, gpu: bool
 ) -> list[PaperRow]:
     """Say how long the rows take, and return those that fit into `hours`."""

@@ -63,7 +63,7 @@ def write_pages(rows: Sequence[PaperRow], failed: Mapping[str, str], plan: Plan,
         path.write_text("\n".join(_lines(rows, numbers_of, failed)) + "\n", encoding="utf-8")
     sections: dict[str, list[_ShownRow]] = {}
     for row in rows:
-        sections.setdefault(row.table, []).append(_shown(row, numbers_of[row.name], failed, plan))
+        sections.setdefault(row.table, []).append(_shown_row(row, numbers_of[row.name], failed, plan))
     lines = max(
         (len(section.chart.lines) for some in sections.values() for section in some if section.chart), default=0
     )
@@ -94,7 +94,7 @@ def _lines(
             name = paper = ""
 
 
-def _shown(row: PaperRow, some: Sequence[Number] | None, failed: Mapping[str, str], plan: Plan) -> _ShownRow:
+def _shown_row(row: PaperRow, some: Sequence[Number] | None, failed: Mapping[str, str], plan: Plan) -> _ShownRow:
     column, first = next(iter(measurements(row, plan).items()))
     training, out, _ = first[0]
     pictures = sorted((out / "pictures_test").glob("*.png"))
@@ -120,13 +120,13 @@ def _chart(runs: Sequence[Made]) -> Plot | None:
     for training in runs:
         with suppress(UserError, OSError):
             name = f"val/{flat(read_yaml(training.folder / 'config.yaml'))['run.metric']}"
-            logged = [_logged(line) for line in (training.folder / "metrics.jsonl").read_bytes().splitlines()]
+            logged = [_read_line(line) for line in (training.folder / "metrics.jsonl").read_bytes().splitlines()]
             points = [(float(line["step"]), float(line[name])) for line in logged if line.get(name) is not None]
             curves |= {f"seed {training.seed}": points} if len(points) > 1 else {}
     return plot(name, curves, list(curves)) if curves else None
 
 
-def _logged(line: bytes) -> dict[str, Any]:
+def _read_line(line: bytes) -> dict[str, Any]:
     """Read a line of a log; empty for one that a killed process left half written."""
     try:
         logged = json.loads(line)

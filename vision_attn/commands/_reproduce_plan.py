@@ -1,4 +1,5 @@
-"""The commands that train and measure the rows of `vision-attn reproduce`, and whether its numbers hold."""
+"""Plan `vision-attn reproduce`: the commands that train and measure each row, and the comparison of its numbers with
+the documents."""
 
 from collections.abc import Mapping, Sequence
 from math import exp, sqrt
@@ -12,7 +13,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 STOPPED = (130, 141, 143)
-"""The exit statuses of a verb that was interrupted, or whose reader has left: no further row begins."""
+"""The exit statuses of a verb that was interrupted, or whose reader has left. No further row is started."""
 ERRORS = 2.0
 """The number of standard errors by which a number may be worse."""
 Z = 1.96
@@ -63,7 +64,7 @@ class Made(NamedTuple):
 
 
 def seeds_of(row: PaperRow, plan: Plan) -> Sequence[int]:
-    """Return the seeds of a row that are trained. A row of several stages has those of the documents."""
+    """Return the seeds of a row to train. A row with several stages has the seeds of the documents."""
     return row.seeds[:1] if plan.included or len(needed(row)) > len(row.trainings) else row.seeds[: plan.seeds]
 
 
@@ -227,10 +228,11 @@ def _binomial(percent: float, images: int) -> float:
 
 
 def compared(column: str, before: Sequence[float], values: Sequence[Value], measure: Measure, decimals: int) -> Number:
-    """Compare a number before and now: is it worse by more than `ERRORS` standard errors of their difference?
+    """Compare a number now and before: it is worse if it differs by more than `ERRORS` standard errors of the
+    difference.
 
-    The standard errors are over seeds where the documents have several, and at least the last digit shown; otherwise
-    over images.
+    The standard errors are over seeds if the documents have several, and at least the last digit shown; otherwise over
+    images.
     """
     now, old = mean(value.value for value in values), mean(before)
     errors = [value.error for value in values if value.error is not None]

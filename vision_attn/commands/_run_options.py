@@ -1,4 +1,4 @@
-"""The options that the verbs for trained runs share, and the functions that open a run with them."""
+"""Options that several verbs share, such as RUN, --device and --trust, and functions that open a run with them."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -60,8 +60,8 @@ def add_model_and_images(parser: argparse.ArgumentParser, verb: str, *, text: st
 
 
 def load_with_images(arguments: argparse.Namespace) -> Any:
-    """Open the model of these arguments. Raises UserError without images, unless it is a run: a run that takes no
-    images says so itself, and what to use instead."""
+    """Open the model of these arguments. Raises UserError without images, unless the model is a run: a run that takes
+    no images has its own message with an alternative."""
     with collected_later():
         from vision_attn.api import load
         from vision_attn.results.explainer import is_run_name
@@ -113,7 +113,7 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
 
 
 def names_after_options(overrides: Sequence[str], wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """Split `overrides`, where the parser leaves names after an option, into the `wanted` names and the rest."""
+    """Split `overrides` into the `wanted` names, which the parser leaves there after an option, and the rest."""
     names = [word for word in overrides if not word.startswith("-") and wanted(word)]
     return names, [word for word in overrides if word not in names]
 

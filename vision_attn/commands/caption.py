@@ -231,7 +231,8 @@ def readable_again(results: Sequence[Any], what: str, complaints: list[str]) -> 
 
 
 def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> Iterator[str]:
-    """Say for how many photographs the caption is the same without `--attend`; this takes another search for each."""
+    """Yield a line on how many captions are the same without `--attend`; this needs another search for each
+    photograph."""
     own = {key: value for key, value in options.items() if key not in ("attend", "strength")}
     own |= {"placed": False, "unreadable": []}
     plain = {several[0].file: several[0].text for several in caption((result.image for result in results), **own)}
@@ -258,7 +259,5 @@ def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any =
         yield f"captions without a word: {len(silent)} of {len(results)} ({names}); the captioner ended at once"
     yield from cut_short({"cut": sum(result.cut for result in results) / max(1, len(results))}, pretrained=pretrained)
     same = same_caption(result.text for result in results)
-    usual = words is None or isinstance(
-        words.kind, Spaces
-    )  # as of the captioner from which finetune_photographs starts
+    usual = words is None or isinstance(words.splitter, Spaces)  # as in finetune_photographs
     yield from sameness(same, unit, pretrained=pretrained, photographs=unit == "image" and usual)

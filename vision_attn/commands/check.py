@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from vision_attn.data.photographs.captions import Captions
 
 COUNTS = (1, 2, 3, 5, 10)
-"""Values of data.min_count that are tried."""
+"""The values of data.min_count to try."""
 SHOWN = 12
-"""Words that are named."""
+"""The largest number of words to name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what a data set of captions holds. Raises UserError for what training would refuse of it."""
+    """Print the statistics of a data set of captions. Raises UserError for problems that would stop a training."""
     from vision_attn.configuration.config import build
     from vision_attn.data.photographs.captions import Captions
 
@@ -48,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
-    """Return the numbers of a data set. start_from: the run whose words are known besides."""
+    """Return the numbers of a data set.
+
+    start_from: the run whose words are also known.
+    """
     tokens, splits = source.vocabulary.tokens, dict[str, list[list[list[str]]]]()
     for found in source.located().values():
         for split, members in found.items():
@@ -58,7 +61,7 @@ def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
     lengths = [len(caption) for caption in chain.from_iterable(words.values())]
     counts = Counter(chain.from_iterable(map(tokens, source.captions_of_words())))
     others = Counter(chain.from_iterable(words["val"] + words["test"]))
-    known = {count: known_words(source, counts, count, start_from) for count in sorted({*COUNTS, source.min_count})}
+    known = known_words(source, counts, start_from)
     return {
         "photographs": {split: len(members) for split, members in splits.items()},
         "captions": {split: len(captions) for split, captions in words.items()},
@@ -77,20 +80,23 @@ def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
     }
 
 
-def known_words(source: "Captions", counts: Counter[str], least: int, start_from: str | None) -> set[str]:
-    """Return the words that a captioner knows with `least` as data.min_count: frequent ones, and those of the start."""
+def known_words(source: "Captions", counts: Counter[str], start_from: str | None) -> dict[int, set[str]]:
+    """Return the words that a captioner knows, for several values of data.min_count: frequent words, and those of the
+    run that the training starts from."""
     from vision_attn.data.vocabulary import Vocabulary
     from vision_attn.data.words import SPECIALS, Pieces
 
-    if source.vocabulary_file or isinstance(source.vocabulary.kind, Pieces):  # on which data.min_count has no effect
-        return {*source.vocabulary.words}
+    values = sorted({*COUNTS, source.min_count})
+    if source.vocabulary_file or isinstance(source.vocabulary.splitter, Pieces):  # data.min_count has no effect
+        return dict.fromkeys(values, {*source.vocabulary.words})
     before = start_from and find_best(shipped(start_from)) / "vocabulary.json"
-    frequent = {word for word, count in counts.most_common(source.max_words) if count >= least}
-    return frequent.union(Vocabulary.load(before).words if before else SPECIALS)
+    start = {*(Vocabulary.load(before).words if before else SPECIALS)}
+    frequent = counts.most_common(source.max_words)
+    return {least: start.union(word for word, count in frequent if count >= least) for least in values}
 
 
 def lines(told: Mapping[str, Any], min_count: int) -> Iterator[str]:
-    """Yield the lines of what `measured` returned."""
+    """Yield the lines to print for the result of `measured`."""
     for split, number in told["photographs"].items():
         yield f"{split:<5} {number:,} photographs, {told['captions'][split]:,} captions"
     length, start = told["length"], told["start_from"]

@@ -85,8 +85,8 @@ def reasons_to_doubt(model: "Model", result: "ClassificationResult", *, inverted
     from vision_attn.data.labelled.labelled_images import LabelledImages
 
     height, width = model.task.image_shape[1:]  # 0 if training images differ in size
-    if width and result.extent:
-        X, Y = result.extent
+    if width and result.full_size:
+        X, Y = result.full_size
         if max(X / width, Y / height) > 2:
             known = f"the model learned from {width} x {height}"
             then = "what is larger or smaller there may be misread; crop or resize it"

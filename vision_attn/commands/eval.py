@@ -193,11 +193,11 @@ def evaluate(
     each: Path | None = None,
     number: int | None = None,
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Compute the metrics of `split`, and a record of them with their settings and versions. The first process returns
-    both, and writes the record into `out`; the others return nothing.
+    """Compute the metrics of `split`, and a record of them with settings and versions. The first process returns both,
+    and writes the record into `out`; the others return empty dicts.
 
-    each: the file for the metrics of each image of a captioner, instead of scores_SPLIT.jsonl in `out`. number: how
-        many items to measure, if not all."""
+    each: the file for the metrics of each image of a captioner, instead of scores_SPLIT.jsonl in `out`.
+    number: how many items to measure; None: all."""
     import torch
 
     from vision_attn.engine.batch_size import DoesNotFit

@@ -115,8 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def ending_by_sigterm() -> Iterator[list[int]]:
-    """Treat SIGTERM like Ctrl-C within this context; the process then ends with status 143, and a second one kills it.
-    Yields a list that holds the signal's number once it came."""
+    """Context manager: treat SIGTERM like Ctrl-C. The process then ends with status 143; a second SIGTERM kills it.
+    Returns a list to which the number of the signal is added."""
     ended = list[int]()
 
     def end(number: int, _: FrameType | None) -> None:

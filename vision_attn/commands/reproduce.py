@@ -56,14 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
     plan = Plan(
         out, arguments.seeds, arguments.included, arguments.device, arguments.show, arguments.overrides, arguments.quick
     )
-    wanted = _wanted(arguments)
+    wanted = _rows_to_make(arguments)
     from vision_attn.commands._reproduce_loop import reproduce
 
     check_writable(out, "--out")
     return reproduce(wanted, plan, arguments.hours)
 
 
-def _wanted(arguments: argparse.Namespace) -> list[PaperRow]:
+def _rows_to_make(arguments: argparse.Namespace) -> list[PaperRow]:
     """Return the rows to make. Raises UserError for rows that cannot be made."""
     named = chosen(arguments.rows)
     wanted = named or [row for row in paper_rows() if row.name]

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Shorten each name to its last parts, as many as tell different names apart."""
+    """Shorten each name to as many of its last parts as distinguish different names."""
     parts = [Path(name).parts for name in names]
 
     def short(mine: tuple[str, ...]) -> str:

@@ -61,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def leaving_at_once(wanted: bool) -> Iterator[None]:
-    """End this process, if `wanted`, without waiting for its threads when a run is interrupted within this context:
-    those of torch's compiler would first finish compiling."""
+    """Context manager: when a run is interrupted, end this process, if `wanted`, without waiting for its threads, since
+    threads of torch's compiler would first finish compiling."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:

@@ -1,1 +1,1 @@
-"""From YAML to parts, and back: reading, trust, names that moved, the hub."""
+"""Configs: read YAML files, check which classes they may name, build and save their objects."""

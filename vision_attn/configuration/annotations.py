@@ -1,4 +1,4 @@
-"""The values that a config may give a parameter, by the parameter's annotation."""
+"""Interpret the annotations of parameters: which values of a config they accept."""
 
 import inspect
 import re
@@ -41,7 +41,8 @@ class Expected(NamedTuple):
 
 
 def object_of(type_: Any) -> Expected | None:
-    """Return the object that a type expects, if a config can describe it by a class path; otherwise None."""
+    """Return the kind of object that a parameter of this type takes, if a config can describe it by a class path; else
+    None."""
     if get_origin(type_) is Callable or type_ is Callable:
         given, made = get_args(type_) or (..., object)
         made = object if made is Any else made
@@ -98,7 +99,7 @@ def takes_text(type_: Any) -> bool:
 
 
 def may_be_path(text: str, types_: Sequence[Any]) -> bool:
-    """Return whether text names a class where an object is expected: no type takes text, and a number is no class."""
+    """Return whether text may be a class path: none of the types takes text, and the text is no number."""
     plain_types = [type_ for type_ in types_ if type_ in (bool, int, float)]
     return not any(map(takes_text, types_)) and (not plain_types or PATH.fullmatch(text) is not None)
 

@@ -1,4 +1,4 @@
-"""`--task.encoder.name=resnet50`: another network as the encoder of a config."""
+"""Replace the network of a config's encoder by an option such as `--task.encoder.name=resnet50`."""
 
 import inspect
 from importlib import import_module
@@ -14,12 +14,12 @@ ENCODERS = {
 }
 """Classes of encoders whose settings belong to a network."""
 KEPT = {"trainable": bool, "rate": float, "precision": str, "fit": str}
-"""Settings that suit any network, with the types for which they do: `trainable` may also name a node of one network."""
+"""Settings that suit any network, with the type for which they do. (`trainable` may also be the name of a node, which
+suits one network.)"""
 
 
 def with_network(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option]]:
-    """Return a config whose encoder has the settings of the network that an option names, and the other options, which
-    change these settings as usual.
+    """Return a config whose encoder has the settings of the network in an option, and the remaining options.
 
     Node, resolution, weights and normalisation in the config belong to its own network. They are replaced, and a line
     says by which. If the option names the config's own network, they stay, and a line says so. Raises UserError if

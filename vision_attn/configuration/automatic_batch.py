@@ -1,4 +1,4 @@
-"""`data.batch_size: auto`: training finds the size, and the config of the run then holds it."""
+"""`data.batch_size: auto`: training finds the size of batches, and writes it into the config of the run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from vision_attn.system.bounded_yaml import flat, read_yaml
 AUTO = "auto"
 KEY = ("data", "batch_size")
 PLACEHOLDER = 1
-"""The size of batches until it is found: constructors take numbers."""
+"""The size of batches until it is found, since constructors need a number."""
 
 
 def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[dict[str, Any], list[Option], bool]:
@@ -35,7 +35,7 @@ def with_placeholder(content: dict[str, Any], options: list[Option]) -> tuple[di
 
 @contextmanager
 def named() -> Iterator[None]:
-    """Within this context, the error for a wrong size of batches names `auto`."""
+    """Context manager: let the error for an invalid size of batches mention `auto`."""
     try:
         yield
     except Wrong as error:

@@ -1,4 +1,4 @@
-"""From a YAML file to the arguments of training.
+"""Read a YAML config with overrides, check it, and build the arguments of training.
 
 The signature of `experiment`, and below it the constructors that the file names, are the schema.
 """
@@ -42,7 +42,7 @@ def experiment(
 ) -> None:
     """Do nothing: the signature is the schema of configs, and the same as that of `engine.fit.fit`.
 
-    It stands apart from `fit`, so that opening a run does not import the engine.
+    It is separate from `fit`, so that opening a run does not import the engine.
     """
 
 
@@ -64,9 +64,9 @@ class Config:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read the config in the YAML file `path`, with overrides such as "--task.model.hidden_size=256".
 
-    `run.folder` is `runs/NAME` unless given. If the file names no class for `task`, the keys of `task` that it leaves
-    out are those of the run which `run.start_from` names. Raises UserError naming the key that is wrong, also for text
-    that is not UTF-8, which the config of a run cannot hold.
+    `run.folder` is `runs/NAME` unless given. If the file names no class for `task`, missing keys of `task` come from
+    the run in `run.start_from`. Raises UserError naming the key that is wrong, also for text that is not UTF-8, which
+    the config of a run cannot contain.
     """
     path, options = Path(path), options_of(overrides)
     content, options = with_network(_with_task(load(path), options, where=path), options)
@@ -96,8 +96,8 @@ def options_of(overrides: Sequence[str]) -> list[Option]:
 
 
 def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Path) -> dict[str, Any]:
-    """Complete a config whose `task` names no class by the task of the run that it starts from. Raises UserError if an
-    option takes that run away, or names another network for its encoder."""
+    """If `task` names no class, complete it from the run that the config starts from. Raises UserError if an option
+    removes that run, or names another network for its encoder."""
     run, task = content.get("run"), content.get("task") or {}
     start = run.get("start_from") if isinstance(run, dict) else None
     given = {option.path: option.text for option in options}

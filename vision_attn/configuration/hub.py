@@ -69,7 +69,7 @@ def upload(folder: Path, name: str, *, private: bool = False) -> str:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Within this context, an error of the network or of the hub becomes a UserError of one line."""
+    """Context manager: convert an error of the network or of the hub to a UserError of one line."""
     try:
         yield
     except UserError:

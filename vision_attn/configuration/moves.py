@@ -1,5 +1,5 @@
-"""Tables of names that moved: they translate dotted paths, arguments and values in older configs, run folders and
-command lines to today's names."""
+"""Translate old names (dotted paths, arguments, values) in older configs, run folders and command lines to current
+ones."""
 
 import re
 from collections.abc import Mapping

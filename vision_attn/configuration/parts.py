@@ -22,13 +22,14 @@ class PartConfig:
     constructor: Callable
     arguments: dict[str, Any]
     factory: bool = False
-    """Whether the receiver makes the object, and adds the first arguments."""
+    """Whether the receiver creates the object, with further first arguments."""
     key: str = field(default="", compare=False)
     """The key of the config that describes the object, for messages."""
 
 
 class Factory(partial):
-    """A function with which the receiver makes an object. `key` is the key of the config that describes the object."""
+    """A function with which the receiver creates an object. `key` is the key of the config that describes the
+    object."""
 
     key: str
 
@@ -38,7 +39,7 @@ class Factory(partial):
 
 
 def built(value: Any) -> Any:
-    """Make the object, or the factory, that a `PartConfig` describes, also in lists and mappings. Raises UserError
+    """Create the objects, or factories, that `PartConfig`s describe, also in lists and mappings. Raises UserError
     naming the key of an object whose class refuses its arguments."""
     if isinstance(value, PartConfig):
         arguments = built(value.arguments)
@@ -76,9 +77,9 @@ def parts_of(value: Any) -> Iterator[PartConfig]:
 
 @contextmanager
 def arguments_told(key: str, constructor: Callable) -> Iterator[None]:
-    """Within this context, a ValueError of `constructor` becomes a UserError that names the key of its arguments. This
-    holds for the user's classes, for those of libraries, and for layers of torch in one of ours. A ValueError that our
-    own code raises is a bug."""
+    """Context manager: convert a ValueError of `constructor` to a UserError naming the key of its arguments. Applies to
+    classes of the user and of libraries, and to layers of torch in our classes. A ValueError that our own code raises
+    is a bug."""
     try:
         yield
     except UserError:

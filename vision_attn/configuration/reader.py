@@ -1,8 +1,8 @@
 """`ConfigReader`: reads the values of a config by the signatures of the classes that receive them.
 
 A value is read by the first row of this table that fits the value and the annotation of its parameter. The order is a
-rule of security: where a parameter takes text, no text names a class, and a mapping names one only where the parameter
-expects an object. Every name of a class goes through `trust`, before anything is imported.
+rule of security: if a parameter takes text, no text names a class, and a mapping names a class only if the parameter
+expects an object. Every name of a class is checked by `trust` before anything is imported.
 
 | Value | The parameter takes | Read as |
 |---|---|---|
@@ -54,7 +54,7 @@ class UnknownKey(Wrong):
 
 @contextmanager
 def located(where: Path, options: Iterable[Option]) -> Iterator[None]:
-    """Within this context, the message of an error begins with its source: the file, unless it concerns an option."""
+    """Context manager: prefix the message of an error with the file, unless it concerns an option."""
     try:
         yield
     except Wrong as error:
@@ -152,7 +152,7 @@ class ConfigReader:
         raise _no_path(key, value, expected)
 
     def mapping(self, value: dict, element: Any, key: str, options: Sequence[Option], trusted: bool) -> dict:
-        """Read a mapping. An option `--KEY.NAME=null` takes an entry away."""
+        """Read a mapping. An option `--KEY.NAME=null` removes an entry."""
         names = dict.fromkeys([*value, *(option.path[0] for option in options)])
         values = {}
         for name in names:
@@ -166,7 +166,7 @@ class ConfigReader:
     def named(self, value: Any, expected: Expected, key: str, options: Sequence[Option], before: Any) -> PartConfig:
         """Return the config of an object whose class `value` names.
 
-        before: the value before an option named another class. Its arguments that this class has too are kept.
+        before: the value before an option named another class. Arguments that the new class has as well are kept.
         """
         written = value if isinstance(value, dict) else {"class_path": value}
         if is_dataclass(expected.type_) and not expected.factory and "class_path" not in written:
@@ -215,8 +215,8 @@ class ConfigReader:
 
 
 def _no_path(key: str, value: Any, expected: Expected | None, before: Any = None) -> Wrong:
-    """Return the error of a value that names no class, with the path of one: that was meant, was there before, or would
-    fit."""
+    """Return the error for a value that names no class, with the path of a class that was probably meant, was there
+    before, or would fit."""
     known = fitting(expected.type_) if expected else {}
     if meant := next((path for name, path in known.items() if str(value).casefold() == name.casefold()), None):
         return Wrong(key, f"expected a class path, got {short(value)!r}; did you mean {meant}?")

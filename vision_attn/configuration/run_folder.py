@@ -1,4 +1,4 @@
-"""Opening a run folder, which may come from anyone: the task that was trained in it, with its best weights."""
+"""`open_run`: open an untrusted run folder, and build its task with its best weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from vision_attn.system.files import find_best
 from vision_attn.task import Source, Task
 
 OPENED = ("task", "data")
-"""The keys that are built again when a run folder is opened."""
+"""The keys of a config that are built when a run folder is opened."""
 
 
 def open_run(
@@ -28,8 +28,8 @@ def open_run(
     `trust.RunFolder` permits, nothing is downloaded or cached elsewhere for it (`trust.confined`), and no model is
     built that is larger than its weights. Raises UserError saying what is missing or wrong.
 
-    trust: packages that may be imported too, which runs their code.
-    overrides: options such as "--data.images=FOLDER", which say where the data lies now.
+    trust: packages that may be imported, which runs their code.
+    overrides: options such as "--data.images=FOLDER", the current place of the data.
     """
     best, trust = find_best(Path(folder)), as_packages(trust)
     written = best / "config.yaml"
@@ -72,7 +72,7 @@ def _read(content: dict, trust: Sequence[str], overrides: Sequence[str], *, wher
 
 @contextmanager
 def _as_mistakes(where: Path) -> Iterator[None]:
-    """Within this context, an error of a constructor becomes a UserError about the config, which may hold any number
+    """Context manager: convert an error of a constructor to a UserError about the config, which may contain any number
     anywhere."""
     try:
         yield

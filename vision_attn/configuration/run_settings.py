@@ -6,7 +6,8 @@ from typing import Literal
 from vision_attn.system.errors import UserError
 
 MOST_THREADS = 1024
-"""The most threads: a process that starts more than it may, by a wrong number, would end without a message."""
+"""The largest number of threads. By a mistyped number, a process would start more threads than it may, and end without
+a message."""
 
 
 @dataclass
@@ -20,27 +21,27 @@ class Run:
     """Determines the initial weights, the order of the batches and all sampling in training and validation."""
     start_from: str | None = None
     """Folder of a run, or of its best/, whose weights initialise this run (fine-tuning); no other state is loaded. A
-    captioner keeps its words, and the new ones of the training captions are added. If it does not exist, it is looked
-    up in the checkout of the project: `weights/photographs`."""
+    captioner keeps its words, and new words of the training captions are added. If the folder does not exist, it is
+    looked up in the project: `weights/photographs`."""
     epochs: int = 10
     """Passes over the training data."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Autocast precision of the forward pass; fp16 adds a gradient scaler. Weights stay in float32. `auto`: bf16 on a
-    CUDA device that has it, otherwise fp32. A run that is resumed keeps the setting that it began with. On a CPU for
-    which oneDNN has no bfloat16, such as an x86 processor without AVX-512, bf16 is computed in fp32."""
+    CUDA device that has it, otherwise fp32. A resumed run keeps its precision. On a CPU for which oneDNN has no
+    bfloat16, such as an x86 processor without AVX-512, bf16 is computed in fp32."""
     fast: bool = True
-    """Exchange parts of the model for fast versions, which compute the same to rounding (`fast.accelerate`). False:
-    every line of the models runs as it is written, for a debugger, or to rule out a fast version as the cause."""
+    """Replace parts of the model by fast versions, which compute the same up to rounding (`fast.accelerate`). False:
+    every line of the models runs as it is written, for a debugger, or to rule out a fast version as the cause of a
+    problem."""
     compile: bool | Literal["auto"] = False
     """Call `task.compile()`, which compiles all of `forward` unless the task overrides it. `auto`, of older configs,
     means false."""
     capture: bool | Literal["auto"] = "auto"
     """Replay whole steps as CUDA graphs, one for each shape of batch. `auto`: if all parts of the task permit it, as
-    those of the package do. Not with fp16, and not with several processes."""
+    the package's own parts do. Not with fp16 or several processes."""
     threads: int | Literal["auto"] = "auto"
-    """Threads in which torch computes on a CPU. `auto`: 1, or one for each core, whichever is faster in the first 20
-    steps; a run that is resumed keeps what was chosen. Their number changes the order of sums: to repeat a run to the
-    bit, set it."""
+    """Number of torch's threads on a CPU. `auto`: 1, or one for each core, whichever is faster in the first 20 steps; a
+    resumed run keeps the choice. The number changes the order of sums, so set it to reproduce a run bit for bit."""
     clip: float | None = None
     """Largest L2 norm of the whole gradient; a larger gradient is scaled down to it. None does not clip."""
     accumulate: int = 1
@@ -51,8 +52,8 @@ class Run:
     """Decay of an exponential moving average of the weights (e.g. 0.999), smaller in the first steps. Validation and
     best/ then use the average."""
     start_share: float = 0.0
-    """Share of the weights of `start_from` in those that are validated and kept in best/, from 0, the trained ones, to
-    below 1. Between both a fine-tuned model forgets less (WiSE-FT)."""
+    """Share of the weights of `start_from` in the weights that are validated and kept in best/, from 0 (only the
+    trained weights) to below 1. An interpolation forgets less than the fine-tuned weights (WiSE-FT)."""
     validate_every: int = 1
     """Epochs between validations; the last epoch is always validated. 0 never validates."""
     metric: str = "BLEU-4"

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: how a config's schedule gets the number of training steps."""
+"""Build the schedule of the learning rate in a config, with the number of training steps."""
 
 import inspect
 from collections.abc import Callable
@@ -15,16 +15,16 @@ LENGTHS = ("T_max", "T_0", "total_iters", "total_steps", "num_training_steps")
 
 
 def takes_steps_by_name(schedule: Callable) -> bool:
-    """Return whether a schedule gets the number of steps as one of `LENGTHS`, or is one of torch's that takes no such
-    number. Other schedules, such as functions of your own, get it as their second argument."""
+    """Return whether a schedule takes the number of steps as one of the parameters `LENGTHS`, or is a schedule of torch
+    without such a parameter. Other schedules, such as your own functions, get it as their second argument."""
     initialiser = schedule.__init__ if inspect.isclass(schedule) else schedule
     theirs = str(getattr(initialiser, "__module__", "")).startswith("torch.")
     return theirs or _length_of(schedule) is not None
 
 
 def scheduled(schedule: Callable[..., LRScheduler], optimizer: Optimizer, steps: int) -> LRScheduler:
-    """Build a schedule over `steps` steps; a length that it was given already is kept. Raises UserError for a schedule
-    that does not follow steps."""
+    """Build a schedule over `steps` steps, unless the config sets its length. Raises UserError for a schedule that does
+    not follow steps."""
     made, given = (schedule.func, schedule.keywords) if isinstance(schedule, partial) else (schedule, {})
     if not takes_steps_by_name(made):
         return schedule(optimizer, steps)

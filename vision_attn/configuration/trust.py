@@ -1,8 +1,8 @@
-"""The names that a config may use, so that opening a run folder, which may come from anyone, runs none of its code.
+"""Decide which classes a config may name, so that opening an untrusted run folder runs none of its code.
 
-A run folder may name classes that are defined in `MODULES`, and in packages that the user trusts, where a parameter
-expects an object of such a class (`reader`). It can therefore only call the constructors of a few modules, with numbers
-and strings. The user's own config may name any class that fits.
+A run folder may name only classes of `MODULES` and of packages that the user trusts, and only if a parameter expects an
+object of such a class (`reader`). So it can only call the constructors of a few modules, with numbers and strings. The
+user's own config may name any class that fits.
 """
 
 import inspect
@@ -29,8 +29,8 @@ NEVER = frozenset(
     [*sys.stdlib_module_names, "PIL", "numpy", "pip", "pycocoevalcap", "pycocotools", "safetensors", "setuptools",
      "tokenizers", "torch", "tensorboard", "torchvision", "tqdm", "vision_attn", "wandb", "yaml"]
 )  # fmt: skip
-"""Packages that cannot be declared trusted. None of them contains user models, and they have functions that execute,
-download, write or delete files, so a message must never suggest trusting them."""
+"""Packages that cannot be declared trusted. They contain no user models, but functions that execute, download, write or
+delete files, so a message must never suggest trusting them."""
 
 LARGEST = 10**15
 """The largest number in the config of a run folder. Products of sizes in torch then fit in 64 bits, or fail."""
@@ -182,8 +182,8 @@ def as_packages(packages: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def confined(data: Any) -> Any:
-    """Restrict the source in the config of a run folder: it may not download, nor write a cache outside the current
-    folder.
+    """Return the source in the config of a run folder, restricted: it may not download, or write a cache outside the
+    current folder.
 
     The given cache folder is kept if it contains caches already, and replaced by the default, `cache`, otherwise.
     """

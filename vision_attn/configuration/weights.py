@@ -1,4 +1,4 @@
-"""Saving, checking and loading the weights of a task as a safetensors file."""
+"""Save, check and load the weights of a task as a safetensors file."""
 
 import json
 import os
@@ -21,7 +21,7 @@ NAME = "model.safetensors"
 """The file of weights in last/ and best/."""
 
 Sizes = tuple[int, int]
-"""A size of weights, such as the number of words: in the run from which another starts, and in that other run."""
+"""A size of weights, such as the number of words: in the run from which training starts, and in the new run."""
 
 HEADER = 2**22
 """The largest header in bytes: names and shapes of about 40,000 tensors."""
@@ -113,8 +113,8 @@ def grown(weight: Tensor, shape: torch.Size) -> Tensor:
     """Extend a float weight to `shape`, by rows for new words (or columns, wherever the shapes differ).
 
     Words are sorted by their count, so the last tenth of the known words are the rarest. The rows of new words are
-    sampled from the normal distribution, with a mean and variance for each column, of the rows of these: at first the
-    new words are about as likely as they.
+    sampled from a normal distribution with the column-wise mean and variance of these rows, so that new words start
+    about as likely as the rarest known ones.
     """
     for dim, size in enumerate(shape):
         known = weight.shape[dim]

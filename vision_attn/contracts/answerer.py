@@ -12,19 +12,19 @@ class Answers(NamedTuple):
     log_prob: Float[Tensor, "B V"]
     """log p of each word as the answer, in nats."""
     alpha: Float[Tensor, "B K L"]
-    """The weight of each fact in each hop. While `Answerer.scored` is true, its score, of any sign."""
+    """The weight of each fact in each hop; its score while `Answerer.scored` is true."""
 
 
 class Answerer(nn.Module):
     """Facts and questions -> log-probabilities of words. Override `forward`.
 
-    Constructed with the number of words, and with the size of a fact: that of an annotation vector, or the number of
-    words where facts are sentences.
+    Constructed with the number of words and the size of a fact: the size of an annotation vector, or the number of
+    words if facts are sentences.
     """
 
     @property
     def scored(self) -> bool:
-        """Whether `alpha` holds scores of any sign, as without a softmax, and not weights that sum to 1."""
+        """Whether `alpha` holds scores, which may be negative, instead of weights that sum to 1."""
         return False
 
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:
@@ -37,6 +37,8 @@ class Answerer(nn.Module):
         raise NotImplementedError
 
     def validated(self, nll: float) -> bool:
-        """Called after each validation with the mean -log p of its answers, in nats. Returns whether it changed a
-        buffer, such as that of a schedule that depends on validation."""
+        """Update a schedule that depends on validation. Return whether a buffer changed. Called after each validation.
+
+        nll: the mean -log p of the answers, in nats.
+        """
         return False

@@ -29,22 +29,21 @@ class AttentionMap(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """Where a captioner is made to look for one word of each row, whatever its own map says. See `Captioner.steer`."""
+    """The map that a captioner must use for one word of each row, in place of its own. See `Captioner.steer`."""
 
     alpha: Float[Tensor, "B *K R L"]
-    """The weight of each region; sums to 1. With K attention heads of their own, or K = 1 for all of them."""
+    """The weight of each region; sums to 1. K is the number of attention heads, or 1 if all heads share a map."""
     strength: Float[Tensor, "B *K R"]
-    """From 0, where the map stays the captioner's own, to 1, where it is `alpha` alone."""
+    """From 0, which keeps the captioner's own map, to 1, which uses `alpha` alone."""
 
     def mixed(self, own: Float[Tensor, "*maps L"]) -> Float[Tensor, "*maps L"]:
-        """Return the map that is used in place of the captioner's `own`: exactly `own` at a strength of 0, exactly
+        """Return the mean of the captioner's map `own` and `alpha`, weighted by `strength`: exactly `own` at 0, exactly
         `alpha` at 1."""
         strength = self.strength[..., None]
         return strength * self.alpha + (1 - strength) * own
 
     def heads(self, first: int, number: int) -> "Forced":
-        """Return the maps of `number` heads, from head `first` on; the same maps if K is 1, for they are those of all
-        heads."""
+        """Return the maps of `number` heads, from head `first` on. If K is 1, all heads share one map."""
         if self.alpha.shape[1] == 1:
             return self
         return Forced(*(values[:, first : first + number] for values in self))
@@ -95,21 +94,21 @@ class Captioner(nn.Module):
     """The modes of attention at test time, where there are several: names for `in_mode`. Other code relies on three
     names: self-critical training uses "expectation", pictures "argmax", and the variance of REINFORCE "sample"."""
     with_mean: bool = False
-    """Whether `forward` computes `Caption.mean_log_prob`: a criterion that needs it sets this."""
+    """Whether `forward` computes `Caption.mean_log_prob`. Set by a criterion that needs it."""
     bars_pad: bool = False
-    """Whether PAD has the probability 0 in `forward`, and the other words sum to 1, as they do where words are sampled.
-    A criterion sets this while it learns from samples. If a captioner ignores it, the gradients of samples are biased
-    by the probability of PAD."""
+    """Whether `forward` gives PAD the probability 0, as sampling does, so that the other words sum to 1. A criterion
+    sets this while it learns from samples. If a captioner ignores it, the gradients of samples are biased by the
+    probability of PAD."""
     steerable: bool = False
     """Whether it can be made to look at chosen regions: `steer` is overridden."""
     max_length: int | None = None
     """The largest number of words in a caption, END included; None: unlimited."""
     accelerated: bool = False
-    """Whether searches may use fused operations, and graphs of a GPU: set by `fast.accelerate`."""
+    """Whether searches may use fused operations and CUDA graphs. Set by `fast.accelerate`."""
 
     @property
     def mode(self) -> str | None:
-        """The one of `modes` that is in use; None where there is only one."""
+        """The current mode, one of `modes`; None for a captioner without modes."""
         return None
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Nested, Nested]:
@@ -125,8 +124,8 @@ class Captioner(nn.Module):
     ) -> tuple[Float[Tensor, "B R V"], Nested, AttentionMap | None]:
         """Return logits of the word after `word`, the new state, and where the model looked (None without a map).
 
-        On a GPU its work is recorded and replayed for each word (`decode/replay.py`). So it remembers nothing outside
-        the state, and reads no numbers from the device; the state keeps its shapes, or decoding is slower.
+        On a GPU, a step is recorded once and replayed for each word (`decode/replay.py`). So it must not keep anything
+        outside the state or read numbers from the device. If the shapes of the state change, decoding is slower.
         """
         raise NotImplementedError
 
@@ -153,8 +152,8 @@ class Captioner(nn.Module):
         raise NotImplementedError
 
     def leave_out_padding(self) -> None:
-        """From now on treat annotation vectors of zeros as padding: neither attend to them nor average over them.
-        Called where the encoder pads (`Encoder.pads`). Raises UserError for a captioner that cannot."""
+        """Treat annotation vectors of zeros as padding from now on: neither attend to them nor average over them.
+        Called if the encoder pads (`Encoder.pads`). Raises UserError for a captioner that cannot do so."""
         raise UserError(
             f"{type(self).__name__} cannot leave out padding, so it needs the same number of annotation vectors of all "
             "images: --task.encoder.grid=[1,36] for 36; or take ShowAttendTell, TopDown, ShowAndTell or Transformer"
@@ -167,13 +166,13 @@ class Captioner(nn.Module):
 
     def seeing_each(self) -> AbstractContextManager[None] | None:
         """Context manager: `step` takes as many rows as there are regions, and row r sees region r alone instead of a
-        weighted mean of all regions. None, the default, for a captioner that has no such mean."""
+        weighted mean of all regions. None (the default) for a captioner that computes no such mean."""
         return None
 
     def steer(self, memory: Nested, forced: Forced) -> Nested:
-        """Return the memory with which the next `step` uses the maps of `forced`. That step computes the context, and
-        what the score and the attention remember, from the map that it used, and returns this map. Called where
-        `steerable`, before each step. Raises UserError for maps that it cannot use."""
+        """Return a memory that makes the next `step` use the maps of `forced`. That step returns the map that it used,
+        and computes from it the context and the carries of the score and of the attention. Called before each step of a
+        `steerable` captioner. Raises UserError for maps that it cannot use."""
         raise NotImplementedError
 
     def restart(self) -> None:

@@ -21,10 +21,10 @@ class ClassifierOutput(NamedTuple):
     locations: Float[Tensor, "B R T 2"] | None
     """Where each glimpse was, (x, y) in [-1, 1]; None where the whole image is seen."""
     choice: Choice | None = None
-    """The samples that placed the last glimpses: T - 1 of them, or T where the first was sampled too."""
+    """The sampled locations: those of the last T - 1 glimpses, or of all T where the first was sampled too."""
     windows: Window | None = None
-    """The windows of a filterbank, with T in place of a window's rows, so that `read(images, windows)` gives all T
-    reads."""
+    """The windows of a filterbank, whose dimension R holds the T time steps, so that `read(images, windows)` returns
+    all reads."""
 
 
 class Glimpses(NamedTuple):
@@ -47,20 +47,21 @@ class Reads(NamedTuple):
 class Classifier(nn.Module):
     """Images (B, C, Y, X) -> log-probabilities of classes. Override `forward` and set `pixels`.
 
-    Constructed with the shape (C, Y, X) of an image, in which Y and X are 0 if images differ in size, and the number of
-    classes.
+    Constructed with the shape (C, Y, X) of an image and the number of classes. Y and X are 0 if images differ in size.
     """
 
     any_size: bool = False
-    """Whether it takes images of all sizes, also `Images`; others take those of the shape they are constructed with."""
+    """Whether it takes images of any size, also `Images`. Others take only images of the shape with which they were
+    constructed."""
     pixels: int
-    """Pixels that one row reads from an image for one answer."""
+    """The number of pixels that one row reads from an image for one answer."""
     stochastic: bool = False
-    """Whether glimpses can be sampled, so that sampled answers differ from those of mean locations."""
+    """Whether the locations of glimpses can be sampled, so that an answer may differ from the one at the mean
+    locations."""
     reinforced: bool = False
     """Whether its samples need a score-function estimator."""
     place_numbers: int = 0
-    """How many numbers say where a glimpse is taken: 2 for a location, 4 for a box; 0 if none can be given."""
+    """The number of coordinates of a given glimpse: 2 for a location, 4 for a box; 0 if glimpses cannot be given."""
     state_size: int = 0
     """The size of the state that samples are computed from; needed where `reinforced`."""
 
@@ -92,7 +93,10 @@ class Classifier(nn.Module):
 
 
 def one_size(model: str, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the shape of all images. Raises UserError, which names the `model`, if images differ in size."""
+    """Return `image_shape`. Raises UserError if images differ in size.
+
+    model: the name of the model, for the message.
+    """
     if 0 in image_shape:
         raise UserError(
             f"{model} takes images of one size, and those of this data set differ in size: set data.side and "

@@ -30,9 +30,10 @@ class Criterion(nn.Module):
         return "it samples captions in `explore`, without `sample` and `learn`" if whole else ""
 
     estimates: bool = False
-    """Whether it estimates the gradient for what a captioner samples while it looks (`Captioner.reinforced`)."""
+    """Whether it estimates the gradient of sampled regions or locations (`Captioner.reinforced`)."""
     highest_rate: float | None = None
-    """The learning rate of AdamW above which it is known to harm a trained captioner; None: there is no such rate."""
+    """The highest learning rate of AdamW that is known not to harm a trained captioner; None: no such limit is
+    known."""
 
     def prepare(self, source: Source) -> None:
         """Take what the loss needs from the training data. Called before training starts or is resumed."""
@@ -46,8 +47,7 @@ class Criterion(nn.Module):
         raise NotImplementedError
 
     def checked(self, term: Any) -> dict[str, Tensor]:
-        """Return `term`, the scalars that the criterion returned. Raises UserError if they are not as `forward`
-        says."""
+        """Return `term`, the output of `forward`. Raises UserError if it is no dict of scalars."""
         name = type(self).__name__
         if not isinstance(term, dict) or (term and "loss" not in term):
             returned = "a dict without it" if isinstance(term, dict) else type(term)
@@ -61,7 +61,10 @@ class Criterion(nn.Module):
     def explore(
         self, model: Captioner, regions: Float[Tensor, "B L D"], references: Sequence[Sequence[str]]
     ) -> dict[str, Tensor]:
-        """Sample captions of images with these references, and return named scalars as `forward` does."""
+        """Sample captions of images, and return named scalars as `forward` does.
+
+        references: the reference captions of each image.
+        """
         return self.learn(model, regions, self.sample(model, regions, references))
 
     def sample(

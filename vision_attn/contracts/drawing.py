@@ -21,7 +21,7 @@ class Window(NamedTuple):
 
 
 class DrawOutput(NamedTuple):
-    """Images drawn in T time steps: reconstructions with their cost, or new images without."""
+    """Images drawn in T time steps: reconstructions with the terms of their loss, or new images without."""
 
     canvases: tuple[Float[Tensor, "B C Y X"], ...]
     """c_t after each time step: the logit of each pixel being 1."""

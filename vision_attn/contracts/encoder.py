@@ -11,10 +11,10 @@ from vision_attn.geometry.receptive_fields import Fields
 Precision = Literal["fp32", "bf16"]
 """The precision in which a part computes: "bf16" is bfloat16 in any run, "fp32" is the precision of the run."""
 Fit = Literal["centre", "whole"]
-"""The part of a photograph that is resized to S x S pixels: its centre square, or the whole of it, without its aspect
-ratio."""
+"""The part of a photograph that is resized to S x S pixels: its centre square, or the whole photograph with a changed
+aspect ratio."""
 STRIP = 8
-"""Width over height of the strips on which an encoder of strips is measured."""
+"""The width divided by the height of the strips on which the receptive fields of an encoder of strips are measured."""
 
 
 class Encoder(nn.Module):
@@ -30,11 +30,10 @@ class Encoder(nn.Module):
     grid: tuple[int, int]
     """Rows and columns of regions; L is their product. (1, -1): one row of as many columns as an image has."""
     frames: int = 1
-    """F, the number of frames of films, which are uint8 (B, F, 3, S, S); `grid` is that of a frame. 1: it takes
-    images."""
+    """F, the number of frames of a film, uint8 (B, F, 3, S, S); `grid` is the grid of one frame. 1: it takes images."""
     pads: bool = False
-    """Whether images have different numbers of regions: vectors of zeros follow those of an image that has fewer than
-    others of its batch (`layers/padding.py`)."""
+    """Whether images have different numbers of regions. An image with fewer regions than others of its batch is padded
+    with vectors of zeros (`layers/padding.py`)."""
     trainable: bool = False
     """Whether the encoder, or a part of it, is trained along with the captioner."""
     rate: float = 1.0
@@ -44,7 +43,7 @@ class Encoder(nn.Module):
     precision: Precision = "fp32"
     """The precision in which it computes; see `Precision`."""
     convolutional: bool = False
-    """Whether regions are the cells of a convolutional network, so that `extent` must measure where they look."""
+    """Whether regions are the cells of a convolutional network, whose receptive fields `extent` must measure."""
 
     @property
     def layout(self) -> tuple[int, int, int]:
@@ -52,8 +51,8 @@ class Encoder(nn.Module):
         return (self.frames, *self.grid)
 
     def frozen_part(self) -> "Encoder | None":
-        """Return the part whose outputs are cached, because training does not change them: the whole encoder, unless it
-        is `trainable`. None if all of it is trained."""
+        """Return the part that training does not change, so that its outputs can be cached: the whole encoder, unless
+        it is `trainable`. None if all of it is trained."""
         return None if self.trainable else self
 
     def finish(self, cached: Float[Tensor, "B _ _"]) -> Float[Tensor, "B L D"]:
@@ -63,7 +62,7 @@ class Encoder(nn.Module):
     def extent(self, columns: int | None = None) -> Extent:
         """Return where the regions lie on the image. By default they cover it evenly.
 
-        Where the cells of a `convolutional` encoder look is measured at the first call, and again when weights have
+        The receptive fields of a `convolutional` encoder are measured at the first call, and again when weights have
         changed (`geometry/receptive_fields.py`).
 
         columns: the number of columns of an image, where `grid` leaves it open.

@@ -33,11 +33,11 @@ class DecodedCaption(NamedTuple):
     extent: Extent = WHOLE
     """Where the regions of the maps lie on the image."""
     content: Sequence[bool] | None = None
-    """Whether each word is a content word, by the function words of the captions' language; None where the language is
-    not known, and English is assumed."""
+    """Whether each word is a content word, by the function words of the captions' language; None if the language is
+    unknown, and English is assumed."""
     steered: Sequence[int] = ()
-    """The numbers of the words, from 1, whose maps were not the model's own (`attention.steered.Steered`). The end has
-    the number after that of the last word."""
+    """The numbers, from 1, of the words whose maps were given by the user (`attention.steered.Steered`). END counts as
+    a word."""
 
     @property
     def steps(self) -> int:
@@ -46,8 +46,8 @@ class DecodedCaption(NamedTuple):
 
     @property
     def seen(self) -> Float[Tensor, "T L"] | None:
-        """How much each word saw of each region: the region's weight, or, where only one region was seen, 1 for that
-        one and 0 elsewhere."""
+        """The weight with which each word saw each region: that of the map or, where only one region was seen, 1 for
+        this region and 0 for the others."""
         if self.alpha is None:
             return None
         alpha = self.alpha.flatten(1)
@@ -74,7 +74,7 @@ class Evaluator:
     """One group of metrics, collected batch by batch. Constructed for each evaluation."""
 
     notes: Sequence[str] = ()
-    """Remarks for the user, printed after `compute`."""
+    """Remarks to print for the user after `compute`."""
 
     def probe(
         self,
@@ -101,19 +101,25 @@ class Evaluator:
         words: Int[Tensor, "B 1 T"],
         described: Sequence[DecodedCaption],
     ) -> Any:
-        """Do what `probe` does, for metrics that also need the batch, such as its boxes, or the captioning task, to
-        decode again (`described_from`). Override one of the two; the default calls `probe`. `batch` comes without its
-        images."""
+        """Do what `probe` does, for metrics that also need the batch or the task. Override one of the two; the default
+        calls `probe`.
+
+        task: the captioning task, whose `described_from` decodes again.
+        batch: the batch without its images; it has the boxes of objects, for example.
+        """
         return self.probe(task.model, regions, words, described)
 
     def update(self, batch: Any, results: Any) -> None:
-        """Add one batch of the source, without its images, and the output of the task for it (`Results` of a captioning
-        task)."""
+        """Add one batch.
+
+        batch: the batch of the source, without its images.
+        results: the output of the task for it; `Results` from a captioning task.
+        """
         raise NotImplementedError
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all batches so far, with names of their own; NaN for one that failed, and for a share
-        of nothing."""
+        """Return the metrics of all batches so far by name. A metric that failed is NaN, as is a share of nothing. No
+        two evaluators may use the same name."""
         raise NotImplementedError
 
     def write(self, folder: Path) -> None:

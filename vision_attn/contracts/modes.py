@@ -8,7 +8,10 @@ from vision_attn.system.errors import UserError
 
 
 def check_mode(module: Any, mode: str) -> None:
-    """Raise UserError unless `mode` is one of `module.modes`, the modes of a captioner or of an attention."""
+    """Raise UserError unless `mode` is one of `module.modes`.
+
+    module: a captioner or an attention.
+    """
     if mode not in module.modes:
         known = f"its modes are {', '.join(module.modes)}" if module.modes else "it has one mode"
         raise UserError(f"{type(module).__name__} has no mode {mode!r}; {known}")

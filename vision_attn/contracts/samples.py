@@ -1,4 +1,4 @@
-"""`Choice`: the samples of a model, such as regions or locations, whose gradient must be estimated."""
+"""`Choice`: the regions or locations that a model sampled, for an estimate of their gradient."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Choice(NamedTuple):
-    """The samples of all time steps, as a score-function estimator needs them."""
+    """The inputs of a score-function estimator for the samples of all time steps, such as regions or locations."""
 
     log_prob: Float[Tensor, "B R T"]
     """log p of each sample, in nats; 0 where nothing was sampled."""

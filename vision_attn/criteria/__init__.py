@@ -1,1 +1,1 @@
-"""The terms of a captioner's loss, one class per file."""
+"""The terms of a captioner's loss, one class per file: likelihood, penalties on maps, REINFORCE."""

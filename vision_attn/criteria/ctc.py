@@ -9,10 +9,9 @@ from vision_attn.contracts import PAD, Caption, Captioner, Criterion
 class CTCLoss(Criterion):
     """-log p(transcript | line) of `models/ctc.py`, a mean over transcripts (Graves et al. 2006, eq. 12; a sum there).
 
-    A transcript that does not fit into its line, which has fewer columns than characters, adds 0 to the loss and is
-    counted in its mean, so that the losses of equal parts of a batch average to that of the whole. It logs `nll`, the
-    mean per character of the other transcripts, in nats, END counted as in validation, and `too_long`, the share of
-    transcripts that do not fit.
+    A transcript that needs more columns than its line has adds 0 to the loss, but counts in the mean, so that the mean
+    loss of equal parts of a batch is the loss of the batch. Logs `too_long`, the share of such transcripts, and `nll`,
+    the mean per character of the others, in nats, where END counts as a character, as in validation.
     """
 
     def __init__(self, model: Captioner):

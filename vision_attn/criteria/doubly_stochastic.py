@@ -1,4 +1,5 @@
-"""The penalty that asks a captioner to look at every region equally over a caption."""
+"""The doubly stochastic penalty of Show, Attend and Tell, which makes a captioner pay equal attention to all regions
+over a caption."""
 
 from jaxtyping import Int
 from torch import Tensor

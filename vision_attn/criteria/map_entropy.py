@@ -10,9 +10,10 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 class MapEntropy(Criterion):
     """weight * H[alpha_t] summed over the words of a caption, a mean over captions; entropies in nats.
 
-    The mean entropy of the maps is logged as `entropy` with any criterion. Adds nothing for a captioner without a map.
+    Every captioner with a map logs the mean entropy of its maps as `entropy`, with or without this criterion. Adds
+    nothing for a captioner without a map.
 
-    weight: the cost of a nat of a word's map in nats of its log-probability; below 0, maps get flatter.
+    weight: the cost of one nat of entropy, in nats of log-probability; below 0, maps get flatter.
     """
 
     def __init__(self, model: Captioner, *, weight: float = 0.1):

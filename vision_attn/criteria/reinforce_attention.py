@@ -14,8 +14,8 @@ from vision_attn.contracts import Caption, Captioner, Criterion
 class ReinforceAttention(Criterion):
     """The score-function estimator of hard attention (Xu et al. 2015, eq. 12): its reward is log p of each word.
 
-    Logs `gradient_variance`, the mean squared length of the gradient of one sampled region with respect to its scores,
-    but not for glimpses, which choose no region. Adds nothing for a captioner that samples nothing.
+    For sampled regions, logs `gradient_variance`, the mean squared length of the gradient of a sample with respect to
+    its scores. Adds nothing for a captioner that does not sample.
 
     baseline, credit, reward_weight, entropy_weight: as for `Reinforce`.
     """

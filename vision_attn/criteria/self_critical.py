@@ -24,10 +24,10 @@ from vision_attn.task import Source
 
 
 class SampledCaptions(NamedTuple):
-    """Sampled captions of each image and its references, as word ids filled up with PAD."""
+    """Sampled captions of each image and its references, as word ids padded with PAD."""
 
     words: Int[Tensor, "B R T"]
-    """The samples; with a greedy baseline, the caption of most likely words after them."""
+    """The samples; with a greedy baseline, followed by the greedy caption."""
     references: Int[Tensor, "B M S"]
 
 
@@ -37,25 +37,25 @@ class SelfCritical(Criterion):
 
     num_samples: captions sampled for each image.
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
-        the caption of most likely words (Rennie et al. 2017), for which one more caption is decoded.
-    max_words: samples are cut after this number of words; a sample that is cut has no END, and is scored without it.
+        the greedy caption (Rennie et al. 2017), which must be decoded as well.
+    max_words: samples are cut after this number of words; a cut sample has no END, and is scored without it.
     temperature: divides the logits of the captioner from which the run starts, once, before training.
     reward_weight: the factor of this loss, for use together with other criteria.
-    entropy_weight: the factor of the entropy of a caption's distribution, in nats, which is added to the reward.
+    entropy_weight: the weight of the entropy of a caption's distribution, in nats, that is added to the reward.
 
     The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
-    frequencies are counted on the training captions. They lie in checkpoints, and a run that is resumed with other
-    captions or another vocabulary is refused.
+    frequencies are counted on the training captions and stored in checkpoints. A run cannot be resumed with other
+    captions or another vocabulary.
 
     A captioner trained by likelihood has a high entropy, since it covers all captions that people write. Its samples
     are then far worse than its greedy captions, and training spends its first epochs on the difference. A temperature
     below 1 saves these epochs: greedy captions stay as they are, and samples come close to them.
 
-    Samples come from the captioner as it is at test time: without dropout, and with the expectation over regions. They
-    may hold the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, and
-    the log-probability of a sample is that of the distribution without it (`Captioner.bars_pad`).
+    Samples come from the captioner in test mode: without dropout, and with the expectation over regions. They may hold
+    the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, and the
+    log-probability of a sample is that of the distribution without it (`Captioner.bars_pad`).
 
-    Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, a mean over
+    Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, averaged over
     images: the estimator learns from these differences alone.
     """
 
@@ -130,7 +130,7 @@ class SelfCritical(Criterion):
             reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
             gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
         # cuDNN differentiates an LSTM only in training mode.
-        with as_at_test(model), without_pad(model), torch.backends.cudnn.flags(enabled=False):
+        with as_at_test(model), barring_pad(model), torch.backends.cudnn.flags(enabled=False):
             log_prob = model(regions, words).log_prob
         if self.entropy_weight:
             gained = gained - self.entropy_weight * log_prob.detach().sum(dim=-1)
@@ -140,7 +140,7 @@ class SelfCritical(Criterion):
         return {"loss": loss, "reward": reward.mean(), "reward_std": reward.std(dim=1).mean()}
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
-        """Return the word ids of references, filled up with PAD."""
+        """Return the word ids of references, padded with PAD."""
         ids = self.table.find(references) if self.table and self.table.words.device == device else None
         if ids is not None:
             return ids
@@ -156,11 +156,12 @@ class SelfCritical(Criterion):
 
 
 REMEMBERED = 2**17
-"""The most references whose word ids are kept: finding the words of a caption takes longer than scoring it."""
+"""The largest number of references whose word ids are kept: splitting a caption into words takes longer than scoring
+it."""
 
 
 class Subtracted(nn.Module):
-    """A baseline of 0, for rewards from which the baseline has been subtracted already."""
+    """A baseline of 0, for rewards from which the baseline has already been subtracted."""
 
     num_runs = 1
 
@@ -173,7 +174,7 @@ class Subtracted(nn.Module):
 
 @contextmanager
 def as_at_test(model: Captioner) -> Iterator[None]:
-    """Context manager: the captioner has no dropout, and one that samples regions sees their expectation."""
+    """Context manager: put the captioner in test mode, without dropout and with the expectation over regions."""
     training = model.training
     model.eval()
     try:
@@ -184,8 +185,8 @@ def as_at_test(model: Captioner) -> Iterator[None]:
 
 
 @contextmanager
-def without_pad(model: Captioner) -> Iterator[None]:
-    """Context manager: PAD has the probability 0 in `model.forward`, as where its captions are sampled."""
+def barring_pad(model: Captioner) -> Iterator[None]:
+    """Context manager: `model.forward` gives PAD the probability 0, as sampling does (`Captioner.bars_pad`)."""
     before = model.bars_pad, model.with_mean
     model.bars_pad, model.with_mean = True, False  # nothing here needs the mean
     try:

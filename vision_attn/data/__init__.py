@@ -1,1 +1,1 @@
-"""The data sets, a folder for each kind, and what several kinds share: vocabularies, tables."""
+"""Data sets, a folder for each kind, and what several kinds share: vocabularies, tables, batches."""

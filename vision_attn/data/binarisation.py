@@ -9,12 +9,12 @@ FIRST, SECOND, STEP = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15, -0x61C8864680B58
 
 
 def stochastic(images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
-    """Stochastic binarisation: new samples at every call (Salakhutdinov and Murray 2008)."""
+    """Return new samples at every call: stochastic binarisation (Salakhutdinov and Murray 2008)."""
     return torch.bernoulli(images)
 
 
 def fixed(images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
-    """Fixed binarisation: an image has the same binary pixels in every batch, in every run and on every device.
+    """Return the same binary pixels of an image in every batch, in every run and on every device: fixed binarisation.
 
     The thresholds are pseudorandom numbers that depend on the image alone, by a hash of its 256 levels of intensity.
     """
@@ -26,12 +26,12 @@ def fixed(images: Float[Tensor, "B C Y X"]) -> Float[Tensor, "B C Y X"]:
 
 
 def _mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """The splitmix64 mixing function: every bit of the result depends on every bit of the input."""
+    """Mix the bits of numbers as splitmix64 does: every bit of the result depends on every bit of the input."""
     numbers = (numbers ^ _upper(numbers, 34)) * FIRST
     numbers = (numbers ^ _upper(numbers, 37)) * SECOND
     return numbers ^ _upper(numbers, 33)
 
 
 def _upper(numbers: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
-    """The upper `bits` bits, shifted right without extending the sign."""
+    """Return the upper `bits` bits, shifted right without extending the sign."""
     return (numbers >> (64 - bits)) & (2**bits - 1)

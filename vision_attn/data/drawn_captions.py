@@ -1,4 +1,4 @@
-"""Base class of data sets of images that are drawn as they are needed, with captions from a grammar."""
+"""`DrawnCaptions`, the base of data sets of drawn images with captions from a grammar."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -18,50 +18,49 @@ from vision_attn.task import SPLITS, Static
 
 
 class DrawnCaptions(VocabularySource, GeneratedImages):
-    """Base class of drawn images with captions. A subclass samples random choices, and makes from them the `pixels`,
-    the captions (`texts`) and the boxes (`truth`). It also has `rows`, the number of captions of an image in a batch,
-    and a `vocabulary`."""
+    """Base class of drawn images with captions. A subclass overrides `sample`, the random choices, and `pixels`,
+    `texts` (the captions) and `truth` (the boxes), which follow from them. It sets `rows` and `vocabulary`."""
 
     rows: int
     content_words: frozenset[str]
-    """The words that name drawn objects. `boxes` of a batch has those that occur in the image."""
+    """The words that name drawn objects. `boxes` of a batch has entries for those that occur in the image."""
     num_references = 2000
-    """The number of images whose captions stand for those of all training images, which are new in every epoch."""
+    """The number of images whose captions represent those of all training images, which are new in every epoch."""
     plain = True
-    """Whether captions are words with spaces between them, which are split many times faster than other text."""
+    """Whether the words of captions are separated by spaces, so that a fast way to split them can be used."""
 
     def pixels(self, samples: Any) -> UInt8[np.ndarray, "B ..."]:
         """Draw the images of these choices."""
         raise NotImplementedError
 
     def texts(self, samples: Any, image: int) -> list[str]:
-        """All captions of an image."""
+        """Return all captions of an image."""
         raise NotImplementedError
 
     def truth(self, samples: Any, image: int) -> dict[str, list[tuple[float, ...]]]:
-        """The boxes of the objects that each content word names: see `CaptionBatch.boxes`."""
+        """Return the boxes of the objects that each content word names; see `CaptionBatch.boxes`."""
         raise NotImplementedError
 
     def train(self, epoch: int, **options: int) -> Iterator[CaptionBatch]:
         return map(self.at_one_shape, super().train(epoch, **options))
 
     def at_one_shape(self, batch: CaptionBatch) -> CaptionBatch:
-        """Pad the rows of a training batch to `longest`, or further where one of its images has more words."""
+        """Pad the rows of a training batch to `longest`, or further if an image of the batch has more words."""
         longest = tuple(map(max, self.longest, (batch.words != PAD).sum(dim=2).amax(dim=0).tolist()))
         words = F.pad(batch.words, (0, longest[0] - batch.words.shape[2]), value=PAD)
         return batch._replace(words=words, lengths=Static([longest] * len(words)))
 
     @cached_property
     def longest(self) -> tuple[int, ...]:
-        """The largest number of words of each row, longest row first, among `num_references` images. All batches get
-        this shape."""
+        """The largest number of words in each row, longest row first, among `num_references` images: the shape of all
+        batches."""
         lengths = -np.sort(
             [[-len(self.encode(text)) for text in captions[: self.rows]] for captions in self.references()]
         )
         return tuple(lengths.max(axis=0).tolist())
 
     def batch(self, name: str, samples: Any, ids: Sequence[int]) -> CaptionBatch:
-        """Draw these images and write their captions. Images with the longest caption come first, and so do the longest
+        """Draw images and write their captions. Images with the longest captions come first, and so do the longest
         captions of an image."""
         references = [self.texts(samples, image) for image in range(len(ids))]
         words = [sorted(map(self.encode, texts[: self.rows]), key=len, reverse=True) for texts in references]
@@ -77,12 +76,12 @@ class DrawnCaptions(VocabularySource, GeneratedImages):
         )
 
     def encode(self, caption: str) -> list[int]:
-        """Word ids of a caption, END included."""
-        index, plain = self.vocabulary.index, self.vocabulary.kind.kind == "spaces" and self.plain
+        """Return word ids of a caption, END included."""
+        index, plain = self.vocabulary.index, self.vocabulary.splitter.kind == "spaces" and self.plain
         words = caption.split() if plain else self.vocabulary.tokens(caption)
         return [*(index.get(word, UNKNOWN) for word in words), END]
 
     def references(self) -> Iterator[list[str]]:
-        """The captions of `num_references` fixed images with combinations of training."""
+        """Return the captions of `num_references` fixed images with combinations of training."""
         samples = self.sample("train", (FIXED, SPLITS.index("train")), self.num_references)
         return (self.texts(samples, image) for image in range(self.num_references))

@@ -1,5 +1,5 @@
-"""Base class of data sets whose images are drawn as they are needed: new ones in each epoch, fixed ones in each
-split."""
+"""`GeneratedImages`, the base of data sets of drawn images: new images in every training epoch, fixed ones for
+evaluation."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ class GeneratedImages(Source):
     batch_size, epoch_images: images in a batch and in a training epoch; an incomplete last batch is dropped.
     val_images, test_images: sizes of the fixed sets.
 
-    Training images depend on the seed, the epoch and the index of the batch alone.
+    Training images depend only on the seed, the epoch and the index of the batch.
     """
 
     batch_size: int
@@ -33,27 +33,34 @@ class GeneratedImages(Source):
         self.split_images = {"train": val_images, "val": val_images, "test": test_images}
 
     def check_pixels(self, number: int) -> None:
-        """Raise UserError if images of this number of pixels are too many in a batch or in a fixed set."""
+        """Raise UserError if the images of a batch or of a fixed set are too large together.
+
+        number: the number of pixels of an image.
+        """
         name = type(self).__name__
         check_range(name, 1, 2**26, pixels_of_a_batch=self.batch_size * number)
         check_range(name, 1, 2**29, pixels_of_a_split=max(self.split_images.values()) * number)
 
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Any:
-        """The random choices of images of a split, from the random stream of `numbers`: a tensor or a NamedTuple of
-        arrays with a row for each image."""
+        """Sample the random choices of images of split `name`: a tensor or a NamedTuple of arrays, with a row for each
+        image.
+
+        numbers: the seeds of the random stream.
+        """
         raise NotImplementedError
 
     def fresh(self, numbers: tuple[int, ...], number: int) -> Any:
-        """The choices of training batch `number`, counted from the start of training."""
+        """Return the random choices of training batch `number`, counted from the start of training."""
         return self.sample("train", numbers, self.batch_size)
 
     def fixed(self, name: str) -> tuple[Any, Sequence[int]]:
-        """The choices of a whole fixed set, so that its images do not depend on the batch size, and their ids."""
+        """Return the random choices of a whole fixed set, sampled at once so that they do not depend on the batch size,
+        and the ids of its images."""
         number = self.split_images[name]
         return self.sample(name, (FIXED, SPLITS.index(name)), number), range(number)
 
     def batch(self, name: str, samples: Any, ids: Sequence[int]) -> Batch:
-        """Draw the images of these choices."""
+        """Draw images from their random choices."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -69,8 +76,8 @@ class GeneratedImages(Source):
             yield self.batch("train", selected(samples, mine), ids[mine])
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[Batch]:
-        """Yield fixed images, the same in every run. The split "train" has as many as "val", drawn like training
-        images."""
+        """Return batches of fixed images, the same in every run. The split "train" has as many images as "val", drawn
+        like training images."""
         samples, ids = self.fixed(known_split(name))
 
         def batch(numbers: slice) -> Batch:
@@ -80,7 +87,10 @@ class GeneratedImages(Source):
 
 
 def selected(samples: Any, chosen: Any) -> Any:
-    """Select images from random choices. chosen: an index or a slice."""
+    """Return the random choices of some images.
+
+    chosen: an index or a slice.
+    """
     if not hasattr(samples, "_fields"):
         return samples[chosen]
     return type(samples)(*(selected(field, chosen) for field in samples))

@@ -1,13 +1,12 @@
-"""Batches of few shapes with little padding, in which captions of all lengths meet.
+"""Group images into batches of few shapes with little padding, each with captions of all lengths.
 
-The captions of an image are its *rows*, longest first. A *shape* is a number of words for each row of each image of a
-batch, END included, to which the row is padded. On a GPU a step is captured as a graph for each shape, and computes the
-words of its shape. So batches should have few shapes, of few words more than their captions.
+The captions of an image are its *rows*, longest first. A *shape* is the number of words, END included, to which each
+row of each image of a batch is padded. On a GPU, a step is captured as a graph for each shape, and computes all words
+of the shape. So batches should have few shapes, with little padding.
 
-Differs from the code of Xu et al. 2015, which trains on captions of one length at a time: a captioner learns less from
-such batches (docs/log.md). Here images are divided into *strata*, sets of nearly the same lengths, and place i of every
-batch is taken by an image of stratum i. Every batch is then a fair sample of the data, and the shapes are always the
-same.
+Differs from the code of Xu et al. 2015, where all captions of a batch have one length: a captioner learns less from
+such batches (docs/log.md). Here images are divided into *strata* of nearly equal lengths, and place i of every batch
+holds an image of stratum i. Every batch is then a fair sample of the data, and the shapes are always the same.
 """
 
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from vision_attn.task import Static
 
 SHAPES = 4
-"""The largest number of shapes of the batches of a data set: 7% of padding for five captions per photograph of
-Flickr8k, and 12% with one shape. Each takes a graph."""
+"""The largest number of shapes of a data set; each needs a graph. With four, 7% of the words are padding for five
+captions per photograph of Flickr8k; with one, 12%."""
 TAIL = 8
-"""One in this number of images of a set stands for its longest, which are few."""
+"""The images with the longest captions of a set are taken to be one in this number."""
 
 
 class ShapedBatch(NamedTuple):
@@ -37,7 +36,7 @@ class ShapedBatch(NamedTuple):
 class Stratified:
     """Divides the images of each epoch into batches of few shapes.
 
-    lengths: the number of words of each row of every image, longest first, or more.
+    lengths: the number of words of each row of every image, longest first, or an upper bound.
     batch_size: the number of images of a batch.
     """
 
@@ -59,11 +58,11 @@ class Stratified:
         self.shapes = [Static(map(tuple, longest[places].tolist())) for places in order]
 
     def __len__(self) -> int:
-        """The number of batches of an epoch; an incomplete last one is left out."""
+        """Return the number of batches of an epoch, without an incomplete last one."""
         return self.batches
 
     def epoch(self, rng: np.random.Generator) -> list[ShapedBatch]:
-        """The batches of an epoch in random order."""
+        """Return the batches of an epoch in random order."""
         batches = []
         for places, count, shape in zip(self.strata, self.counts, self.shapes, strict=True):
             columns = np.stack([rng.permutation(members)[:count] for members in places])
@@ -72,9 +71,13 @@ class Stratified:
 
 
 def strata(lengths: Int[np.ndarray, "N R"], sizes: Sequence[int] | NDArray) -> list[Int[np.ndarray, "n"]]:
-    """Divide images with rows of these lengths into sets of these sizes, whose images have nearly the same lengths.
+    """Divide images into sets of nearly the same lengths.
 
-    A set is divided in two by the row, or the sum of rows, that leaves the least padding, and so are the halves.
+    lengths: the number of words of each row of every image.
+    sizes: the number of images of each set.
+
+    A set is halved by the length of a row, or by the sum of the lengths, whichever leaves the least padding; then the
+    halves are halved.
     """
 
     def divided(members: NDArray, sizes: NDArray) -> list[NDArray]:
@@ -99,6 +102,6 @@ def _words(lengths: Int[np.ndarray, "n R"]) -> float:
 
 
 def padding(groups: Sequence[ShapedBatch], lengths: Int[np.ndarray, "N R"]) -> float:
-    """The share of padding among the words of these batches."""
+    """Return the share of padding among the words of batches."""
     words = sum(int(lengths[group.members].sum()) for group in groups)
     return 1 - words / sum(sum(map(sum, group.shape)) for group in groups)

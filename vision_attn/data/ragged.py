@@ -1,4 +1,4 @@
-"""Lists of different lengths, one after the other in an array, which may be a memory-mapped file."""
+"""`Ragged`, lists of different lengths in one array, which may be a memory-mapped file."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +22,8 @@ BLOCK = 4096
 class Ragged:
     """N lists of numbers, or N texts as bytes: list i is values[starts[i]:starts[i + 1]].
 
-    A Python string takes about 100 bytes more than its text, and is not shared by processes; these arrays are, if they
-    are memory-mapped.
+    A Python string takes about 100 bytes more than its text, and processes cannot share it. They share these arrays, if
+    they are memory-mapped.
     """
 
     values: NDArray[Any]
@@ -66,11 +66,12 @@ class Ragged:
 
     @cached_property
     def _buffers(self) -> tuple[memoryview, memoryview]:
-        """The arrays; a single element or slice of a memoryview costs a third as much as one of an array."""
+        """The arrays as memoryviews, because reading a single element or slice costs a third as much as from an
+        array."""
         return self.values.data, self.starts.data
 
     def all_texts(self) -> Iterator[str]:
-        """The texts in order, several times as fast as one by one."""
+        """Yield all texts in order, several times as fast as one by one."""
         for first in range(0, len(self), BLOCK):
             starts = self.starts[first : first + BLOCK + 1].tolist()
             block = self.values[starts[0] : starts[-1]].tobytes()
@@ -82,12 +83,14 @@ class Ragged:
                 yield from (block[start:end].decode(*ENCODING) for start, end in spans)
 
     def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The lengths of the lists `numbers`, in their shape."""
+        """Return the lengths of the lists `numbers`, in their shape."""
         return self.starts[numbers + 1] - self.starts[numbers]
 
     def padded(self, numbers: NDArray[np.int64], padding: int, longest: int | None = None) -> NDArray:
-        """The lists `numbers` in their shape, followed by `padding` up to `longest`, by default the length of the
-        longest: (*numbers, longest)."""
+        """Return the lists `numbers` as an array (*numbers, longest), filled up with `padding`.
+
+        longest: None: the length of the longest of these lists.
+        """
         lengths = self.lengths(numbers)[..., None]
         place = np.arange(lengths.max(initial=0) if longest is None else longest)
         inside = place < lengths

@@ -1,10 +1,10 @@
-"""Independent random streams for generated data, seeded by integers."""
+"""Independent random streams for generated data, seeded by integers, and the same on every machine."""
 
 import numpy as np
 from jaxtyping import Float, Int
 
 FRESH, FIXED = 0, 1
-"""The first seed of a stream: for training batches, and for the fixed sets of `split`."""
+"""The first seed of the streams for training batches, and of those for the fixed sets of `split`."""
 
 
 def stream(*numbers: int) -> np.random.PCG64:

@@ -1,5 +1,5 @@
-"""Read records about images from a table, JSON, JSON lines, Parquet or Arrow, recognised by content; and split images
-that have no split."""
+"""Read records about images from a table, JSON, JSON lines, Parquet or Arrow, recognised by content; choose splits for
+images without one."""
 
 import logging
 import os
@@ -22,8 +22,8 @@ MAGIC = {b"PAR1": "Parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow str
 
 
 MOST_ROWS, MOST_BYTES = 20_000_000, 2 * 10**9
-"""The largest number of rows, and of bytes of the columns that are read, of a file with columns: the largest data sets
-of captions fit."""
+"""The largest number of rows, and of bytes of the columns that are read, in a Parquet or Arrow file. The largest data
+sets of captions fit."""
 
 
 class Content(NamedTuple):
@@ -38,13 +38,13 @@ class Records(NamedTuple):
 
     shape: str
     records: list[tuple[str, dict[str, Any]]]
-    """Each record, behind its place in the file, for messages."""
+    """Each record with its place in the file, for messages."""
     short: list[int]
     """Lines of a table that lack a column, and are left out."""
 
 
 def read_content(path: Path) -> Content:
-    """Read a file, and recognise what it holds. Raises UserError naming the file if it cannot be read."""
+    """Read a file in the format that its content shows. Raises UserError naming the file if it cannot be read."""
     try:
         with open(path, "rb") as file:
             first = file.read(8)
@@ -65,9 +65,11 @@ def read_content(path: Path) -> Content:
 def read_records(
     path: Path, *columns: str, named: Mapping[str, str | int] | None = None, content: Content | None = None
 ) -> Records:
-    """Read records that each have `columns` and may have a `split`, also under other names that data sets give them.
+    """Read records that each have `columns` and may have a `split`. Other names of these columns that data sets use are
+    recognised, too.
 
-    named: the names of columns that are not recognised. content: what `read_content` has read.
+    named: the names of columns that are not recognised.
+    content: the result of `read_content`, if the file has been read already.
 
     Raises UserError naming the file and the record that is wrong.
     """
@@ -102,13 +104,13 @@ def read_records(
 
 
 def check_purposes(named: Mapping[str, str | int], columns: Sequence[str]) -> None:
-    """Raise UserError if a column is named for something else than `columns` and a split."""
+    """Raise UserError if `named` has a key other than `columns` and "split"."""
     if unknown := named.keys() - {*columns, "split"}:
         raise UserError(f"columns can be named for {', '.join((*columns, 'split'))}, not {', '.join(sorted(unknown))}")
 
 
 def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
-    """The rows of a Parquet or an Arrow file, without columns of bytes, such as photographs."""
+    """Return the rows of a Parquet or an Arrow file, without columns of bytes, such as photographs."""
     try:
         import pyarrow
         from pyarrow import ipc, parquet
@@ -137,8 +139,8 @@ def _columnar(path: Path, shape: str) -> list[dict[str, Any]]:
 
 
 def values_of(path: Path, table: Any) -> list[Any]:
-    """The rows of a table of pyarrow, or the values of a column. Raises UserError naming the file for a value that
-    Python does not have, such as a time after the year 9999."""
+    """Return the rows of a table of pyarrow, or the values of a column. Raises UserError naming the file for a value
+    that Python cannot represent, such as a time after the year 9999."""
     try:
         return table.to_pylist()
     except Exception as error:  # what is raised depends on the type of the column
@@ -150,15 +152,15 @@ def _without_bytes(schema: Any) -> list[str]:
 
 
 def _batches(opened: Any) -> Iterator[Any]:
-    """The batches of an Arrow file, which are read by number, or of a stream."""
+    """Yield the batches of an Arrow file or of an Arrow stream."""
     if hasattr(opened, "num_record_batches"):
         return map(opened.get_batch, range(opened.num_record_batches))
     return iter(opened)
 
 
 def _limited(path: Path, schema: Any, kept: Sequence[str], batches: Iterable[Any]) -> Any:
-    """Read columns of batches into a table, within limits: a small file may declare any number of rows of any
-    length."""
+    """Read some columns of batches into a table, within limits, since a small file may declare any number of rows of
+    any length."""
     from pyarrow import Table
     from pyarrow import schema as schema_of
 
@@ -178,8 +180,8 @@ def _check_size(path: Path, num_rows: int, size: int) -> None:
 
 
 def hashed_split(name: str) -> str:
-    """The split of an image by a hash of its name, a tenth for testing and a tenth for validation: images keep theirs
-    when others are added."""
+    """Return the split of an image by a hash of its name, a tenth for testing and a tenth for validation. Images keep
+    their split when others are added."""
     try:
         content = name.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # half a character of UTF-16, which no file has in its name, and so is left out later
@@ -189,7 +191,7 @@ def hashed_split(name: str) -> str:
 
 
 def divided(names: Sequence[str]) -> list[str]:
-    """A split for each image, by `hashed_split`. Of three images or more, each split has one."""
+    """Return a split for each image, by `hashed_split`. With three images or more, each split has at least one."""
     splits = [hashed_split(name) for name in names]
     for split in ("val", "test"):
         if split not in splits and splits.count("train") > 1:  # of few images, chance may give it none
@@ -198,10 +200,10 @@ def divided(names: Sequence[str]) -> list[str]:
 
 
 def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -> dict[str, str]:
-    """Complete names without an ending: for each, the name of the only file of that name in a folder. Tell the user by
-    `say_endings`.
+    """Complete names without an ending to the only file with that stem in a folder. Return the completed name of each;
+    the caller logs them by `say_endings`.
 
-    Raises UserError naming both if there are two files of a name.
+    Raises UserError naming both files if two have the same stem.
     """
     listed: dict[str, dict[str, list[str]]] = {}
     completed: dict[str, str] = {}
@@ -221,7 +223,10 @@ def with_endings(folder: Path, names: Iterable[str], endings: Collection[str]) -
 
 
 def say_endings(completed: Mapping[str, str], what: str) -> None:
-    """Log how many names `with_endings` has completed, if any. what: a word for the files."""
+    """Log how many names `with_endings` has completed, if any.
+
+    what: what the message calls the files.
+    """
     if completed:
         name, file = next(iter(completed.items()))
         text = "names of %s without an ending, each taken as the only file of that name: %d, such as %s as %s"
@@ -229,7 +234,7 @@ def say_endings(completed: Mapping[str, str], what: str) -> None:
 
 
 def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:
-    """The names of files in a folder by what stands before their endings."""
+    """Return the names of the files in a folder by their stems."""
     by_stem: dict[str, list[str]] = {}
     with suppress(OSError, ValueError):  # of a folder that does not exist, or a name that is none
         for name in sorted(os.listdir(folder)):
@@ -240,11 +245,11 @@ def _by_stem(folder: Path, endings: Collection[str]) -> dict[str, list[str]]:
 
 
 def plain_path(name: str) -> str:
-    """The name of a file in one spelling: `a.jpg` for `./a.jpg`, `b/a.jpg` for `b//a.jpg` and for `b/./a.jpg`."""
+    """Return the name of a file in normal form: `a.jpg` for `./a.jpg`, `b/a.jpg` for `b//a.jpg` and for `b/./a.jpg`."""
     return Path(name).as_posix()
 
 
 def check_inside(where: str, name: str, folder: Path) -> None:
-    """Raise UserError naming the record if the name of an image leads out of the folder of images."""
+    """Raise UserError naming the record if the name of an image leads out of the image folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise UserError(f"{where}: image {brief(name)} must be the name of a file in {folder}")

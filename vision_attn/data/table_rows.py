@@ -1,10 +1,10 @@
-"""Split the text of a table into rows, and rows into fields: between separators, also in quotation marks."""
+"""Split the text of a table (CSV, TSV) into rows, and rows into fields, which may be quoted."""
 
 from collections.abc import Iterator
 
 
 def rows_of(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line of each row that is not empty, counted from 1, and its fields."""
+    """Yield the line on which each row begins, counted from 1, and the fields of the row. Empty rows are skipped."""
     start, line = 0, 1
     while start < len(text):
         fields, end = _row(text, start, separator)
@@ -15,8 +15,8 @@ def rows_of(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
-    """The fields of the row that begins at `start`, and where its last line ends. A quoted field may hold separators
-    and line breaks; quotation marks that do not enclose a field are text, and then the row is one line."""
+    """Return the fields of the row that begins at `start`, and the end of its last line. A quoted field may contain
+    separators and line breaks. Quotation marks that do not enclose a field are text; then the row is one line."""
     line_end = stop = _find(text, "\n", start, len(text))
     line, place = text[start:stop], start
     if '"' not in line:
@@ -28,7 +28,7 @@ def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
         while spaced and text.startswith(" ", first, stop):
             first += 1
         if text.startswith('"', first, stop):
-            end = _closed(text, first)
+            end = _field_end(text, first)
             if end < 0 or text[end : end + 1] not in (separator, "\n", ""):
                 return line.split(separator), line_end
             fields.append(text[first + 1 : end - 1].replace('""', '"'))
@@ -41,9 +41,9 @@ def _row(text: str, start: int, separator: str) -> tuple[list[str], int]:
         place = end + 1
 
 
-def _closed(text: str, first: int) -> int:
-    """Find the end of the field whose opening quotation mark is at `first`: after the next mark that is not doubled. -1
-    if there is none."""
+def _field_end(text: str, first: int) -> int:
+    """Return the end of the field whose opening quotation mark is at `first`, after the next mark that is not doubled;
+    -1 if there is none."""
     end = text.find('"', first + 1)
     while end >= 0 and text.startswith('""', end):
         end = text.find('"', end + 2)

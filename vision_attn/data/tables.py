@@ -1,4 +1,4 @@
-"""Tables in text files: CSV, TSV and other separators, with or without a row that names the columns."""
+"""Read tables from text files: CSV, TSV or other separators, with or without a header."""
 
 import logging
 import re
@@ -27,34 +27,36 @@ ALIASES = {
     ),
     "split": ("split", "subset", "partition"),
 }  # fmt: skip
-"""The names under which data sets have a column, the likeliest first."""
+"""The names that data sets use for a column, the likeliest first."""
 FREE = ("caption", "text")
-"""Columns of free text: of a row with more fields than columns, they take those in excess."""
+"""Columns of free text. If a row has more fields than columns, the excess fields are joined to this column."""
 _NAMED = "|".join(map(re.escape, sorted(ENDINGS | FILM_ENDINGS)))
 IMAGE = re.compile(rf"(https?://.*|[^\t|]*(?:{_NAMED})(?:\.\d+)?(?:#\d+)?)", re.IGNORECASE)
-"""A file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions: `a.jpg#0`."""
+"""Matches a file name or an address of a photograph or a film. Flickr8k's and Flickr30k's files number captions:
+`a.jpg#0`."""
 SAMPLE = 100
-"""The number of rows by which columns without a name are recognised."""
+"""The number of rows from which columns without a name are recognised."""
 SHOWN = 30
 """The largest number of names of columns in a message."""
 log = logging.getLogger(__name__)
 
 
 class TableLayout(NamedTuple):
-    """The layout of a table: its separator, its columns, and those that are wanted."""
+    """The layout of a table: its separator, its columns, and the places of the wanted columns."""
 
     shape: str
     separator: str
     names: list[str]
     """The names of all columns; "" for a column without one."""
     places: dict[str, list[int]]
-    """The numbers of the wanted columns, counted from 0. Captions may stand in several."""
+    """The numbers of the wanted columns, counted from 0. Captions may be in several columns."""
     header: bool
     numbered: bool = False
-    """Whether names of images are followed by the number of the caption, `a.jpg#0`."""
+    """Whether the number of the caption follows the name of an image, as in `a.jpg#0`."""
 
     def record(self, fields: list[str]) -> dict[str, Any]:
-        """The fields of a row by the names of their columns, and those that are wanted; None: the row ends before."""
+        """Return the fields of a row by the names of the columns and by the names of the wanted columns; None if the
+        row is too short."""
         record: dict[str, Any] = dict(zip(self.names, fields, strict=False))
         for column, places in self.places.items():
             cells = [fields[place] for place in places if place < len(fields)]
@@ -69,15 +71,16 @@ class Table(NamedTuple):
 
     shape: str
     table_rows: list[tuple[int, dict[str, Any]]]
-    """The line, counted from 1, and the fields by the names of their columns, and of those that are wanted."""
+    """The line of each record, counted from 1, and its fields; see `TableLayout.record`."""
     short: list[int]
-    """Lines that lack a column, and are left out."""
+    """The numbers of lines that lack a column and are left out."""
 
 
 def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> Table:
     """Read the records of a table that has `columns` and may have a `split`.
 
-    named: for columns that are not recognised, their names in the table or, counted from 1, their numbers.
+    columns: the wanted columns, such as image and caption.
+    named: for wanted columns that are not recognised, their names in the table or their numbers, counted from 1.
 
     Raises UserError naming the file, the line and what to do.
     """
@@ -118,8 +121,8 @@ def read_table(path: Path, text: str, columns: Sequence[str], named: Mapping[str
 
 
 def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, str | int]) -> dict[str, list[int]]:
-    """Find `columns`, and a split, among these names. Captions have all columns whose names differ in a number at the
-    end: `caption_1`, `caption_2`.
+    """Return the numbers of the wanted columns, and of a split, among the names of all columns. Captions may have
+    several columns, whose names differ in a number at the end: `caption_1`, `caption_2`.
 
     Raises UserError if `named` gives a column two meanings.
     """
@@ -141,7 +144,7 @@ def places_of(names: Sequence[str], columns: Sequence[str], named: Mapping[str, 
 
 
 def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | int], names: Iterable[Any]) -> None:
-    """Raise UserError if a column that is named for a purpose serves another one too."""
+    """Raise UserError if a column that `named` gives for one purpose is found for another purpose, too."""
     for column in named.keys() & places.keys():
         for other in places.keys() - {column}:
             if places[column][0] in places[other]:
@@ -152,7 +155,7 @@ def _check_apart(places: Mapping[str, Sequence[int]], named: Mapping[str, str | 
 
 
 def absent(where: str, column: str, name: str | int, names: Iterable[Any]) -> UserError:
-    """The error that a column which `data.columns` names for a purpose is not among these names."""
+    """Return the error for a column that `data.columns` names but that does not exist."""
     return UserError(f"{where} has no column {brief(name)}, as data.columns.{column} says, but {_listed(names)}")
 
 
@@ -167,12 +170,12 @@ def _unnumbered(name: str) -> str:
 
 
 def _plain(name: Any) -> str:
-    """The name of a column without capitals, and with underscores between its words."""
+    """Return the name of a column without capitals, and with underscores between its words."""
     return re.sub(r"[\s-]+", "_", str(name).strip().lower())
 
 
 def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> TableLayout | None:
-    """The layout of a table whose first row names the columns."""
+    """Return the layout of a table whose first row names the columns."""
     for separator, shape in SEPARATORS.items():
         _, names = next(rows_of(text, separator), (0, []))
         names = [*map(_plain, names)]
@@ -186,8 +189,8 @@ def _by_header(text: str, columns: Sequence[str], named: Mapping[str, str | int]
 
 
 def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> TableLayout | None:
-    """The layout of a table of photographs and free text whose columns have no known names, or numbers for names. Those
-    of `named` are found by their name in the first row, or counted."""
+    """Return the layout of a table of photographs and free text by the contents of its columns, if it has no header
+    with known names. Columns in `named` are found by their name in the first row, or by their number."""
     free = columns[-1]
     for separator, shape in reversed(SEPARATORS.items() if free in FREE else ()):
         sample = [fields for _, fields in islice(rows_of(text, separator), SAMPLE)]
@@ -227,7 +230,12 @@ def _by_content(text: str, columns: Sequence[str], named: Mapping[str, str | int
 
 
 def _places_by_content(contents: Sequence[str], columns: Sequence[str]) -> dict[str, list[int]]:
-    """Find the wanted columns among columns of these contents. Raises UserError if one may be several."""
+    """Return the numbers of the wanted columns.
+
+    contents: the kind of content of each column; see `_content_of`.
+
+    Raises UserError if several columns fit one purpose.
+    """
     places = {}
     for column in (*columns, "split"):
         candidates = [place for place, content in enumerate(contents) if content == column]
@@ -243,7 +251,8 @@ def _places_by_content(contents: Sequence[str], columns: Sequence[str]) -> dict[
 
 
 def _place(name: str | int, first: Sequence[str], width: int) -> int | None:
-    """The column that has a name in the first row, or else this number, counted from 1; None if there is none."""
+    """Return the number of the column with this name in the first row, or with this number, counted from 1; None if
+    there is none."""
     if _plain(name) in first[:width]:
         return first.index(_plain(name))
     number = int(name) if str(name).isdecimal() and len(str(name)) < 10 else 0
@@ -261,7 +270,7 @@ def _content_of(cells: list[str], free: str) -> str:
 
 
 def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, str | int]) -> str:
-    """The message for a table whose columns are not recognised."""
+    """Return the message for a table whose columns are not recognised."""
     first_rows = [next(rows_of(text, separator), (1, [""]))[1] for separator in SEPARATORS]
     first = max(first_rows, key=len)
     for column, name in named.items():
@@ -279,7 +288,7 @@ def _unknown(path: Path, text: str, columns: Sequence[str], named: Mapping[str, 
 
 
 def _reads_as_rows(field: str, separator: str) -> bool:
-    """Whether all lines of a field but the first, two or more, read like rows."""
+    """Return whether a field has two or more further lines that all look like rows."""
     lines = field.split("\n")[1:]
     return len(lines) > 1 and all(_starts_row(line, separator) for line in lines)
 

@@ -1,4 +1,4 @@
-"""The text of files in any encoding, as spreadsheets and older programs write them."""
+"""Read text files in any encoding, as spreadsheets and older programs write them."""
 
 import codecs
 import logging
@@ -14,7 +14,7 @@ MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM
 """Byte order marks, and the encodings that they announce."""
 WESTERN = "cp1252"
 OTHERS = ("gb18030", "big5", "shift_jis", "euc_jp", "euc_kr", "cp1251", "koi8_r")
-"""Encodings that can be told from `WESTERN`; other encodings of Latin letters cannot."""
+"""Encodings that can be distinguished from `WESTERN`; other encodings of Latin letters cannot."""
 _FOREIGN = re.compile(r"[^\x00-\x7f]")
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 def read_text(path: Path) -> str:
     """Read a text file, whose lines then end in "\\n".
 
-    It is in UTF-8, in the encoding that its byte order mark announces, or else in the one that a warning names, a
-    guess. Raises UserError naming the file if it
-    cannot be read or is not text.
+    The encoding is UTF-8, or that of the byte order mark, or else a guess, which a warning names. Raises UserError
+    naming the file if it cannot be read or is not text.
     """
     content = contents(path)
     encoding = next((name for mark, name in MARKS.items() if content.startswith(mark)), "utf-8")

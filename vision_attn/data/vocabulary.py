@@ -1,4 +1,5 @@
-"""Vocabularies: words and their ids, for captions in any language."""
+"""`Vocabulary`, the words of captions in any language and their ids, and `VocabularySource`, the base of data sets with
+one."""
 
 import json
 import re
@@ -15,30 +16,32 @@ from vision_attn.system.word_spacing import joined
 from vision_attn.task import Source
 
 MAX_BYTES, MAX_WORDS = 2**26, 500_000
-"""Limits of a saved vocabulary."""
+"""The largest numbers of bytes and words of a saved vocabulary."""
 OWN_FUNCTION_WORDS = "function_words.json"
-"""The name of the file of function words other than those of English."""
+"""The name of the file of function words, if they are not those of English."""
 
 _SENTENCE = ".,;:!?'\"()[]-\u2013\u2014\u2026\u2018\u2019\u201c\u201d"
 _SENTENCE += "\u00ab\u00bb\u00a1\u00bf\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\u300c\u300d"
 """Punctuation of sentences, which carries no meaning of its own that a captioner should learn."""
 _SYMBOL = re.compile(rf"[^\w\s{re.escape(_SENTENCE)}]|_")
-"""A symbol that a caption may lose together with its meaning; combining marks and emoji match too."""
+"""Matches symbols whose loss may change the meaning of a caption, but also combining marks and emoji."""
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, line separators and lone surrogates: no tokenizer produces words with them."""
+"""Matches control characters, line separators and lone surrogates, which no tokenizer leaves in words."""
 
 
 class Vocabulary:
     """Maps words to ids: 0 padding and start, 1 end, 2 unknown words, then words by decreasing count."""
 
     function_words: Set[str] = FUNCTION_WORDS
-    """The function words of the captions' language: all others are content words. `VocabularySource.export` writes them
-    to a file of their own."""
+    """The function words of the captions' language; all others are content words. `VocabularySource.export` writes them
+    to a separate file."""
 
-    def __init__(self, words: Iterable[str], kind: WordSplitter | None = None) -> None:
-        """words: all but the special ones. kind: the way in which captions are split; None: at spaces."""
-        self.kind = kind or Spaces()
+    def __init__(self, words: Iterable[str], splitter: WordSplitter | None = None) -> None:
+        """words: all words except the special ones.
+        splitter: splits captions into words; None: at spaces.
+        """
+        self.splitter = splitter or Spaces()
         self.words: list[str] = [*SPECIALS, *words]
         self.index = {word: number for number, word in enumerate(self.words)}
 
@@ -46,9 +49,12 @@ class Vocabulary:
     def build(
         cls, captions: Iterable[str], *, words: Kind | None = None, min_count: int = 5, max_words: int | None = None
     ) -> "Vocabulary":
-        """Keep words that occur at least `min_count` times, at most `max_words`; equal counts in alphabetical order.
-        `words`: how captions are split; None: at spaces. Of byte-pair pieces these are limits of the merges; every
-        character of the captions is a piece."""
+        """Build a vocabulary of the words of captions, by decreasing count; equal counts in alphabetical order.
+
+        words: how captions are split; None: at spaces.
+        min_count, max_words: the smallest count of a word, and the largest number of words. For byte-pair pieces they
+            limit the merges; every character of the captions is a piece.
+        """
         splitter = KINDS[words or Spaces.kind]()
         frequent = splitter.frequent(captions, min_count, max_words)
         if len(frequent) > MAX_WORDS - len(SPECIALS):
@@ -59,7 +65,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path) -> "Vocabulary":
-        """Read the words of a file written by `save`, and split captions as it says.
+        """Read a file written by `save`: the words, and how captions are split.
 
         The tokenizer in the file is not used: the file may come from anyone, and matching its patterns might never end.
         Raises UserError naming the file if it is missing, too large, damaged, or written by another tool.
@@ -72,19 +78,19 @@ class Vocabulary:
             raise UserError(f"{path} is not a vocabulary written by `vision-attn prepare`: {error}") from error
 
     def extended(self, words: Iterable[str]) -> "Vocabulary":
-        """Return a vocabulary with all words of this one, under the same ids, followed by those of `words` that it
-        lacks; of pieces this one, since other pieces would split its words differently."""
-        if isinstance(self.kind, Pieces):
+        """Return a vocabulary with all words of this one, under the same ids, followed by the new ones of `words`. A
+        vocabulary of pieces is returned unchanged, since further pieces would split its words differently."""
+        if isinstance(self.splitter, Pieces):
             return self
         new = [word for word in dict.fromkeys(words) if word not in self.index]
         if len(self) + len(new) > MAX_WORDS:
             raise UserError(f"{len(self):,} words and {len(new):,} new ones are more than {MAX_WORDS:,}")
-        return Vocabulary([*self.words[len(SPECIALS) :], *new], self.kind)
+        return Vocabulary([*self.words[len(SPECIALS) :], *new], self.splitter)
 
     def json(self) -> str:
-        """The content of the file that `save` writes: the standard JSON of the `tokenizers` library where captions are
-        split at spaces."""
-        return self.kind.json(self.index)
+        """Return the content of the file that `save` writes. If captions are split at spaces, it is the standard JSON
+        of the `tokenizers` library."""
+        return self.splitter.json(self.index)
 
     def save(self, path: str | Path) -> None:
         """Write `json`."""
@@ -96,11 +102,12 @@ class Vocabulary:
 
     def tokens(self, caption: str) -> list[str]:
         """Split `caption` into words, known or not."""
-        return self.kind.split(caption)
+        return self.splitter.split(caption)
 
     def left_out(self, caption: str) -> list[str]:
-        """The symbols of `caption` that are in no word, such as "||" and "+"; without the punctuation of sentences."""
-        if not self.kind.drops or not _SYMBOL.search(caption):  # true of most captions, and many times as fast
+        """Return the symbols of `caption` that are dropped with their meaning, such as "||" and "+"; punctuation of
+        sentences does not count."""
+        if not self.splitter.drops or not _SYMBOL.search(caption):  # true of most captions, and many times as fast
             return []
         text, placed = spans(caption)
         words = [span for _, span in placed]
@@ -110,11 +117,11 @@ class Vocabulary:
 
     def encode(self, caption: str) -> list[int]:
         """Return the ids of the caption's words, without END."""
-        return [self.index.get(word, UNKNOWN) for word in self.kind.split(caption)]
+        return [self.index.get(word, UNKNOWN) for word in self.splitter.split(caption)]
 
     def targets(self, caption: str, max_length: int) -> list[int]:
-        """Return the ids of the caption's words, and END; of a longer caption the first `max_length` words, without
-        END: a captioner should not learn that it ends there."""
+        """Return the ids of the caption's words, and END. A longer caption is cut to its first `max_length` words,
+        without END, since a captioner should not learn that it ends there."""
         ids = self.encode(caption)
         return [*ids, END] if len(ids) <= max_length else ids[:max_length]
 
@@ -130,16 +137,16 @@ class Vocabulary:
 
 
 class VocabularySource(Source):
-    """A data set of captions, whose vocabulary is kept with the run: `vocabulary.json` in its folder."""
+    """A data set of captions with a vocabulary, which is saved in the folder of a run as `vocabulary.json`."""
 
     vocabulary_type: Any = Vocabulary
     """The class of `vocabulary`; `Characters` has the same methods."""
 
     words: Kind | None = None
-    """The way in which captions become words; None: as a saved vocabulary splits them, or at spaces."""
+    """How captions are split into words; None: as a saved vocabulary does, or at spaces."""
 
     def export(self, folder: Path) -> None:
-        """Write vocabulary.json and, unless they are those of English, function_words.json, a list."""
+        """Write vocabulary.json and, unless the function words are those of English, function_words.json, a list."""
         self.vocabulary.save(Path(folder) / "vocabulary.json")
         path, words = Path(folder) / OWN_FUNCTION_WORDS, self.vocabulary.function_words
         if words == FUNCTION_WORDS:
@@ -149,13 +156,14 @@ class VocabularySource(Source):
             temporary.write_text(json.dumps(sorted(words), ensure_ascii=False) + "\n", encoding="utf-8")
 
     def restore(self, folder: Path) -> None:
-        """Read what `export` wrote; the function words of a run without a file of them are those of English."""
+        """Read the files that `export` wrote. Without function_words.json, the function words are those of English."""
         self.vocabulary = self.saved(Path(folder) / "vocabulary.json")
         if (path := Path(folder) / OWN_FUNCTION_WORDS).is_file():
             self.vocabulary.function_words = _read_function_words(path)
 
     def extend(self, folder: Path) -> tuple[int, int] | None:
-        """Append the words that are new in this data to those of the run in `folder`; None if it has none."""
+        """Take the vocabulary of the run in `folder`, and append the words that are new in this data. Return the old
+        and the new number of words; None if the run has no vocabulary."""
         path = Path(folder) / "vocabulary.json"
         if not path.is_file():
             return None
@@ -165,10 +173,10 @@ class VocabularySource(Source):
         return len(start), len(self.vocabulary)
 
     def saved(self, path: Path) -> Any:
-        """Load a saved vocabulary, and split captions as it does. Raises UserError if `words` asks for another way."""
+        """Load a saved vocabulary. Raises UserError if `words` asks for another way to split captions."""
         vocabulary = self.vocabulary_type.load(path)
         if isinstance(vocabulary, Vocabulary):
-            kind = vocabulary.kind.kind
+            kind = vocabulary.splitter.kind
             if self.words not in (None, kind):
                 raise UserError(
                     f"data.words is {self.words}, but the vocabulary {path} is of words={kind}: leave data.words out, "
@@ -187,7 +195,8 @@ def _read_function_words(path: Path) -> frozenset[str]:
 
 
 def _read(path: str | Path) -> tuple[list[str], WordSplitter]:
-    """Read the words of a saved vocabulary, without the special ones, in the order of their ids, and their kind."""
+    """Read the words of a saved vocabulary, without the special ones, in the order of their ids, and the splitter of
+    captions."""
     if Path(path).stat().st_size > MAX_BYTES:
         raise UserError(f"it has more than {MAX_BYTES // 2**20} MiB")
     content = read_json(path)
@@ -213,7 +222,7 @@ def _read(path: str | Path) -> tuple[list[str], WordSplitter]:
 
 
 def _merges(merges: Any, ids: dict[str, int]) -> list[tuple[str, str]]:
-    """The merges of a file, checked: each joins two pieces to a third."""
+    """Return the merges of a file. Raises UserError unless each joins two pieces to a third."""
     try:
         pairs = [(first, second) for first, second in merges]
         if all(isinstance(pair[0], str) and {*pair, "".join(pair)} <= ids.keys() for pair in pairs):

@@ -1,4 +1,5 @@
-"""Pretrained word vectors in the format of GloVe (Pennington et al. 2014): a line `dog 0.1 -0.2` for each word."""
+"""Initialise an embedding with pretrained word vectors, from files in the format of GloVe (Pennington et al. 2014): a
+line `dog 0.1 -0.2` for each word."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,10 +15,12 @@ from vision_attn.system.files import find
 
 @torch.no_grad()
 def start_embedding(embedding: nn.Embedding, vocabulary: Vocabulary, path: str | Path) -> None:
-    """Replace the rows of known words by the vectors in the file `path`, and say how many words it has.
+    """Replace the rows of an embedding by the vectors of their words in the file `path`. Logs how many words the file
+    has.
 
-    The vectors are scaled together, to the root mean square of the rows that they replace: embeddings that are output
-    weights too begin much smaller than vectors of GloVe. Raises UserError naming the file if it does not fit.
+    The vectors are scaled by a common factor, to the root mean square of the rows that they replace: embeddings that
+    are also output weights start much smaller than the vectors of GloVe. Raises UserError naming the file if it does
+    not fit.
     """
     path = find(path)
     ids = {word: index for word, index in vocabulary.index.items() if index >= UNKNOWN}
@@ -31,9 +34,8 @@ def start_embedding(embedding: nn.Embedding, vocabulary: Vocabulary, path: str |
 
 
 def read_word_vectors(path: Path, words: Collection[str], size: int) -> dict[str, Tensor]:
-    """Read the vectors of those of `words` that the file has; a word that occurs twice has its first vector. A first
-    line of two numbers, as word2vec and fastText write it, is skipped. Raises UserError naming the line that does not
-    fit."""
+    """Read the vectors of `words`, as far as the file has them; a repeated word gets its first vector. A first line of
+    two numbers, as word2vec and fastText write it, is skipped. Raises UserError naming the line that does not fit."""
     vectors: dict[str, Tensor] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):

@@ -1,8 +1,8 @@
-"""Split captions into words: at spaces, in lower case or not, as they are written, by character, by a language's
-segmenter, or into byte-pair pieces.
+"""Split captions into words: at spaces, with or without lower-casing, as written, by character, by the segmenter of a
+language, or into byte-pair pieces.
 
-Every kind but `raw` splits the same text: in Unicode's compatibility form (NFKC), without punctuation, and in lower
-case but for `cased`; accents are kept. `system.word_spacing.joined` makes a caption of the words again.
+Every kind except `raw` first normalises the text: to Unicode's compatibility form (NFKC), without punctuation, and to
+lower case except for `cased`; accents are kept. `system.word_spacing.joined` joins words to a caption again.
 """
 
 import json
@@ -28,7 +28,7 @@ Kind = Literal["spaces", "cased", "raw", "characters", "jieba", "fugashi", "piec
 SPECIALS = ["<pad>", "<end>", "<unk>"]
 UNKNOWN = 2
 MAX_PIECES = 8000
-"""The number of pieces of a vocabulary without `max_words`."""
+"""The largest number of pieces if `max_words` is not set."""
 
 # Words of Persian and of Indian scripts may contain the two invisible joiners.
 LETTERS = rf"(?:(?![{SPACELESS}])[\p{{L}}\p{{N}}\p{{M}}\u200c\u200d])+"
@@ -60,25 +60,25 @@ CHARACTERS = Split(
 
 
 def spans(caption: str, normalizer: Normalizers = NORMALIZER) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
-    """Return the normalised text, and its words at spaces with their positions."""
+    """Return the normalised text, and its words, split at spaces, with their positions."""
     text = normalizer.normalize_str(caption)
     return text, AT_SPACES.pre_tokenize_str(text)
 
 
 class WordSplitter(ABC):
-    """Base class of the ways in which captions are split into words."""
+    """Base class of the ways to split captions into words."""
 
     kind: Kind
     content: bool = True
-    """Whether a word has a meaning by itself, as characters and pieces may not."""
+    """Whether a single word has a meaning; characters and pieces may have none."""
     drops: bool = True
-    """Whether punctuation and symbols are left out."""
+    """Whether punctuation and symbols are dropped."""
     merges: Sequence[tuple[str, str]] = ()
     """The merges of byte-pair pieces."""
 
     @abstractmethod
     def split(self, caption: str) -> list[str]:
-        """The words of a caption, known or not."""
+        """Return the words of a caption, known or not."""
 
     @property
     def scored(self) -> Callable[[str], list[str]] | None:
@@ -86,14 +86,19 @@ class WordSplitter(ABC):
         return self.split
 
     def frequent(self, captions: Iterable[str], min_count: int, max_words: int | None) -> list[str]:
-        """The words that occur at least `min_count` times, by decreasing count, at most `max_words`; equal counts in
-        alphabetical order."""
+        """Return the words of captions by decreasing count; equal counts in alphabetical order.
+
+        min_count, max_words: the smallest count of a word, and the largest number of words.
+        """
         counts = Counter(word for caption in captions for word in self.split(caption))
         frequent = [word for word, count in counts.items() if count >= min_count]
         return sorted(frequent, key=lambda word: (-counts[word], word))[:max_words]
 
     def json(self, ids: dict[str, int]) -> str:
-        """The content of the file of a vocabulary with these ids."""
+        """Return the content of a vocabulary file.
+
+        ids: the id of each word.
+        """
         model = {"vocab": ids, "merges": self.merges}
         return json.dumps({"words": self.kind, "model": model}, indent=2, ensure_ascii=False) + "\n"
 
@@ -109,15 +114,15 @@ class Spaces(WordSplitter):
         return [word for word, _ in spans(caption)[1]]
 
     def json(self, ids: dict[str, int]) -> str:
-        """The standard JSON of the `tokenizers` library."""
+        """Return the standard JSON of the `tokenizers` library."""
         tokenizer = Tokenizer(WordLevel(ids, unk_token=SPECIALS[UNKNOWN]))
         tokenizer.normalizer, tokenizer.pre_tokenizer = NORMALIZER, AT_SPACES
         return tokenizer.to_str(pretty=True)
 
 
 class Cased(WordSplitter):
-    """Like `Spaces`, with upper and lower case, as for German, whose nouns begin with capitals. Words are scored in
-    lower case."""
+    """Like `Spaces`, but keeps upper and lower case, for languages like German, whose nouns begin with capitals. Words
+    are scored in lower case."""
 
     kind = "cased"
     scored = None
@@ -127,8 +132,8 @@ class Cased(WordSplitter):
 
 
 class Raw(WordSplitter):
-    """A word is the text between white space, with its case, punctuation and symbols: for code, formulas and captions
-    that are split already."""
+    """A word is any text between white space, with its case, punctuation and symbols: for code, formulas and captions
+    that are already split."""
 
     kind = "raw"
     content = drops = False
@@ -152,7 +157,7 @@ class SingleCharacters(WordSplitter):
 
 
 class Segmented(WordSplitter):
-    """Words that a library finds in the text of a language without spaces. The library is imported at the first use."""
+    """Words that a library finds in text of a language without spaces. The library is imported at the first use."""
 
     def split(self, caption: str) -> list[str]:
         text = "".join(run.replace(START, " ") for run in _runs(caption))
@@ -172,7 +177,7 @@ class Fugashi(Segmented):
 
 
 class Pieces(WordSplitter):
-    """Byte-pair pieces (Sennrich et al. 2016): of the words of scripts with spaces, and of runs of text without."""
+    """Byte-pair pieces (Sennrich et al. 2016) of words, or of runs of text in scripts without spaces."""
 
     kind = "pieces"
     content = False
@@ -186,18 +191,20 @@ class Pieces(WordSplitter):
         self.tokenizer.pre_tokenizer = WhitespaceSplit()
 
     def split(self, caption: str) -> list[str]:
-        """Characters that were not in the training captions are "<unk>"."""
+        """Split into pieces. Characters that were not in the training captions become "<unk>"."""
         return self.tokenizer.encode(" ".join(_runs(caption)), add_special_tokens=False).tokens
 
     @property
     def scored(self) -> Callable[[str], list[str]] | None:
-        """Scores do not depend on the pieces: they are by character where most pieces are of scripts without spaces."""
+        """Return a splitter that is independent of the pieces: by character if most pieces are of scripts without
+        spaces."""
         known = [word for word in self.tokenizer.get_vocab() if word not in SPECIALS]
         spaceless = sum(bool(re.search(f"[{SPACELESS}]", word)) for word in known)
         return Spaces().split if 2 * spaceless > len(known) else None
 
     def frequent(self, captions: Iterable[str], min_count: int, max_words: int | None) -> list[str]:
-        """Merge the most frequent pairs, of at least `min_count`, until there are `max_words` (8,000) pieces."""
+        """Merge the most frequent pairs, with at least `min_count` occurrences, until there are `max_words` pieces (by
+        default `MAX_PIECES`)."""
         size = len(SPECIALS) + (MAX_PIECES if max_words is None else max_words)
         trainer = BpeTrainer(vocab_size=size, min_frequency=min_count, special_tokens=SPECIALS, show_progress=False)
         self.tokenizer.train_from_iterator((" ".join(_runs(caption)) for caption in captions), trainer)
@@ -210,12 +217,12 @@ KINDS: dict[str, type[WordSplitter]] = {
     splitter.kind: splitter for splitter in (Spaces, Cased, Raw, SingleCharacters, Jieba, Fugashi, Pieces)
 }
 SCORED = tuple(kind for kind in get_args(Kind) if kind != "pieces")
-"""The kinds that need no training."""
+"""The kinds that need no training on captions."""
 
 
 def _runs(caption: str) -> list[str]:
-    """The text of a caption as runs of characters without spaces between them; one of a script with spaces is a word,
-    and begins with `START`."""
+    """Split a caption into runs of characters without spaces. In scripts with spaces, a run is a word, and begins with
+    `START`."""
     runs: list[str] = []
     before = False
     for word, _ in spans(caption)[1]:
@@ -230,7 +237,8 @@ def _runs(caption: str) -> list[str]:
 
 @cache
 def segmenter(kind: str) -> Callable[[str], list[str]]:
-    """The function of a library that splits a text. Raises UserError naming the extra where it is missing."""
+    """Return the function of a library that splits a text. Raises UserError naming the extra to install if the library
+    is missing."""
     try:
         if kind == "jieba":
             jieba: Any = import_module("jieba")

@@ -1,4 +1,4 @@
-"""Beam search, with one beam or with diverse groups of beams."""
+"""Beam search over the words of a caption, with one beam or with diverse groups of beams."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +32,12 @@ def beam_search(
     Captions that have not ended at the limit are returned without END. Rows are sorted by
     log p / length ** length_power.
 
-    groups: the beams are divided into this number of groups of the same size, which are extended one after the other
-        (diverse beam search, Vijayakumar et al. 2018, algorithm 1). Returns the best caption of each group. The first
-        group is a beam search of its own.
-    diversity: the strength lambda of their Hamming diversity: at each time step, a word that was chosen n times by
-        earlier groups counts as less likely by n * diversity, in nats. `log_prob` and `score` do not include that.
+    groups: the number of groups of equal size into which the beams are divided (diverse beam search, Vijayakumar
+        et al. 2018, algorithm 1). Groups are extended one after the other; the first is an ordinary beam search.
+        Returns the best caption of each group.
+    diversity: the strength lambda of the Hamming diversity: at each time step, n * diversity nats are subtracted from
+        the log-probability of a word that earlier groups chose n times. `log_prob` and `score` do not include this
+        penalty.
     rules: arguments of `Rules`.
     """
     if beams < 1:
@@ -74,7 +75,7 @@ def _extend(
     fill the rest. If there are fewer than K continuations, the remaining rows have total -inf and count as ended.
 
     log_prob, word: the best continuations of each row, at least K if there are as many.
-    penalty: is subtracted from `log_prob` where continuations are compared.
+    penalty: subtracted from `log_prob` when continuations are compared.
     """
     rows, continuations = log_prob.shape[1:]
     if (kernels := fast_version("beam", log_prob)) and rows + rows * continuations <= kernels.MOST:
@@ -88,7 +89,7 @@ def _extend(
     # 2. The best K of them; a row that has ended keeps its place.
     rank = torch.cat([finished.masked_fill(finished.isfinite(), torch.inf), continued], dim=1)
     candidate = rank.topk(min(K, rank.shape[1])).indices
-    # 3. What each candidate is: its row and word. Of ended and of empty rows there is no word.
+    # 3. The row and the word of each candidate; rows that have ended or are empty have no word.
     is_finished, continuation = candidate < rows, (candidate - rows).clamp(min=0)
     parent = candidate.where(is_finished, (candidate - rows).div(continuations, rounding_mode="floor"))
     total = torch.cat([finished, continued], dim=1).gather(1, candidate)
@@ -103,8 +104,8 @@ def _extend_groups(
 ) -> Selected:
     """Extend the rows of each group by `_extend`, with a penalty on the words that earlier groups have just chosen.
 
-    The K most likely words of a row suffice: at most K - K / groups of them were chosen before, so the K / groups best
-    words after the penalty are among them.
+    The K most likely words of a row suffice: earlier groups chose at most K - K / groups of them, so the K / groups
+    best words after the penalty are among them.
     """
     rows = total.shape[1] // groups
     extended, chosen = [], word.new_empty(len(word), 0)

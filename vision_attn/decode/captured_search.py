@@ -1,7 +1,8 @@
-"""A search on tensors of fixed shapes, so that one graph serves all of its time steps, and all searches of its shape.
+"""A search on tensors of fixed shapes, so that one CUDA graph serves all of its time steps, and all searches of its
+shape.
 
-The search of a CPU (`loop`) leaves finished images out and grows its rows. This one computes all rows of all images at
-every time step, and writes its results at a position that is a tensor.
+The search on a CPU (`loop`) leaves out finished images, and its tensors grow with each word. This one computes all rows
+of all images at every time step, and writes its results at a position that is itself a tensor.
 """
 
 from collections.abc import Callable
@@ -25,13 +26,12 @@ EVERY = 3
 
 
 class Growing(UserError):
-    """The state of a captioner has another shape after a word."""
+    """Raised if the state of a captioner changes its shape after a word."""
 
 
 class Search:
     """The buffers of a search: the captioner's memory and state, the latest word of each row, and the results of each
-    time step. `advance` performs a time step; it reads and writes these buffers, reads the weights, and no other
-    tensors.
+    time step. `advance` performs a time step; it reads and writes only these buffers and reads the weights.
 
     Raises Growing for a captioner whose state changes its shape.
     """
@@ -89,8 +89,8 @@ class Search:
         self.position.add_(1)
 
     def _selected(self, logits: Float[Tensor, "B R V"], barred: Tensor, uniform: Tensor | None) -> Selected:
-        """Select the words of this time step, and write them to `words` and `gained`. Where each row continues itself,
-        one kernel of a GPU also updates the latest words, and which rows have ended."""
+        """Select the words of this time step, and write them to `words` and `gained`. If each row continues itself, one
+        GPU kernel also updates the latest words and the rows that have ended."""
         if not self.selector.reorders and (kernels := fast_version("words", self.gained)):
             gained, word = self.selector.words(logits, barred, uniform)
             buffers = self.word, self.ended, self.words, self.gained
@@ -109,11 +109,12 @@ class Search:
             buffer.index_copy_(0, self.position, result[None].to(buffer.dtype))
 
     def run(self, advance: Callable[[], object], *, whole: bool) -> int:
-        """Perform time steps until all captions have ended, or there are as many as the rules allow. Returns their
-        number.
+        """Perform time steps until all captions have ended or are as long as the rules allow. Return the number of time
+        steps.
 
-        The answer whether all captions have ended is `EVERY` words old, so the device goes on working while it comes.
-        The number of time steps depends on the captions alone: if it depended on time, runs with one seed would differ.
+        Whether all captions have ended is read `EVERY` words later, so that the device goes on working in the meantime.
+        The number of time steps depends on the captions alone: if it depended on time, runs with the same seed would
+        differ.
 
         whole: never ask the device whether captions have ended.
         """
@@ -141,7 +142,8 @@ class Search:
         return Decoded._make(None if field is None else field[:, :most] for field in decoded)
 
     def _traced(self, number: int) -> tuple[Int[Tensor, "B R T"], Int[Tensor, "B R T"]]:
-        """Return the row that each final row continues, at each time step: after its word and before its word."""
+        """Trace each final row back through the search. Return its row at each time step, after the word and before the
+        word."""
         assert self.parents is not None
         parents = self.parents[:number].unbind(0)
         rows = [torch.arange(parents[0].shape[1], device=parents[0].device).expand_as(parents[0])]
@@ -161,7 +163,7 @@ class Search:
         }
 
     def _most_rows(self, number: int) -> int:
-        """Return how many rows a beam has at most after this number of words: few, if the vocabulary is small."""
+        """Return the largest number of rows of a beam after `number` words: few, if the vocabulary is small."""
         beams, rows = self.word.shape[1], 1
         for _ in range(number):
             rows = min(beams, rows + rows * min(beams, self.num_words))
@@ -173,7 +175,7 @@ def _empty(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _copy(buffers: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy `sources` to `buffers`, those of equal dtypes by one kernel. A source may be a buffer, also another one."""
+    """Copy `sources` to `buffers`, with one kernel for each dtype. A source may itself be one of the buffers."""
     pairs = [(buffer, source) for buffer, source in zip(buffers, sources, strict=True) if buffer is not source]
     own = {buffer.untyped_storage() for buffer in buffers}
     buffers = [buffer for buffer, _ in pairs]

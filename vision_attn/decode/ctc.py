@@ -1,7 +1,7 @@
 """Decoding of models that label columns: best path and prefix beam search over log p (B, L, V), where 0 is the blank.
 
 Both decode all lines of a batch together. Each character of the result comes with its map: the columns that are
-labelled with it in the most likely alignment, by their probability.
+labelled with it in the most likely alignment, weighted by their probability.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,9 @@ def best_path(frames: Float[Tensor, "B L V"], *, max_words: int = 1000, never: S
     """Return the most likely label of each column, without repetitions and blanks (Graves et al. 2006, eq. 4).
 
     The `score` of a transcript is log p of this one alignment. A transcript of more than `max_words` characters, END
-    included, is cut, and has no END.
+    included, is cut and has no END.
+
+    never: labels that are not produced.
     """
     best, label = _barred(frames, never).max(dim=-1)
     begins = label != torch.nn.functional.pad(label, (1, 0))[:, :-1]
@@ -47,9 +49,12 @@ def prefix_beam_search(
     """Return the most likely transcripts that a beam of `beams` prefixes finds, best first. Their probabilities are
     summed over alignments (Hannun et al. 2014, algorithm 1).
 
-    Extending a prefix may give another prefix of the beam; their alignments are then added. Equal prefixes are found by
-    64-bit hashes. Transcripts are cut after `max_words` characters, END included: one that is cut has no END, and
-    stands for all that begin with it.
+    If a prefix is extended to another prefix of the beam, their alignments are added. Equal prefixes are found by
+    64-bit hashes. Transcripts are cut after `max_words` characters, END included. A cut transcript has no END, and its
+    probability is that of all transcripts that begin with it.
+
+    beams: the number of prefixes that are kept at each column.
+    never: labels that are not produced.
     """
     if beams < 1:
         raise UserError(f"beams is {beams}, but must be at least 1")
@@ -95,8 +100,8 @@ class _Prefixes(NamedTuple):
 def _extended(
     beam: _Prefixes, emitted: Float[Tensor, "B V"], limit: int, max_words: int
 ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
-    """Return log p after one more column: of each prefix with a blank at its end, of each prefix with its last
-    character at its end, and of each prefix with one more character."""
+    """Return log p after one more column: of each prefix if the column is a blank, of each prefix if the column repeats
+    its last character, and of each prefix with one more character."""
     total, last, V = beam.total, beam.last, emitted.shape[-1]
     emitted = emitted[:, None]
     blank = total + emitted[..., BLANK]
@@ -113,7 +118,7 @@ def _extended(
 def _merged(
     beam: _Prefixes, character: Float[Tensor, "B K"], longer: Float[Tensor, "B K V"]
 ) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K V"]]:
-    """Where prefix i with one more character is prefix j, add its alignments to those of j, and list it once."""
+    """Merge equal prefixes: if prefix i with one more character equals prefix j, add its alignments to those of j."""
     last, total = beam.last, beam.total
     equal = beam.code[:, :, None] * MULTIPLIER + last[:, None] + 1 == beam.code[:, None]  # (B, i, j)
     real = total > NEVER / 2  # a wide beam also keeps extensions that are not possible, or were added elsewhere
@@ -154,8 +159,8 @@ def _pruned(
 def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[Tensor, "B R T L"]:
     """Return the columns of each character in the most likely alignment of a transcript, weighted by their probability.
 
-    The weights of a character sum to 1, however small their probabilities are. All are 0 at END, and where there are
-    too few columns for a transcript.
+    The weights of a character sum to 1, even if its probabilities are small. They are 0 at END, and everywhere if a
+    transcript does not fit into the columns.
 
     words: ids of characters, then END. A transcript without END has been cut: labels after the column where its last
         character begins are free.
@@ -191,7 +196,7 @@ def align(frames: Float[Tensor, "B L V"], words: Int[Tensor, "B R T"]) -> Float[
 
 
 def _barred(frames: Tensor, never: Sequence[int]) -> Tensor:
-    """Return the frames with log p = `NEVER` for END and for the labels `never`, which are not produced."""
+    """Return the frames with log p = `NEVER` for END and the labels `never`."""
     return _finite(frames).index_fill(-1, torch.tensor([END, *never], device=frames.device), NEVER)
 
 
@@ -201,8 +206,8 @@ def _finite(frames: Tensor) -> Tensor:
 
 
 def _decoded(frames: Tensor, words: Tensor, length: Tensor, score: Tensor, max_words: int) -> Decoded:
-    """Add END after the characters of each transcript that has room for it, its log-probability at its last word, and
-    the maps. Rows that are not possible have score -inf and no words."""
+    """Return the transcripts with END, if there is room for it, with the log-probability of each at its last word, and
+    with maps. Impossible rows have score -inf and no words."""
     score = score.masked_fill(score < NEVER / 2, -torch.inf)
     possible = score.isfinite()[..., None]
     T = min(words.shape[2] + 1, max_words)

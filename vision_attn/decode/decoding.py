@@ -1,4 +1,5 @@
-"""`Decoding`: the settings with which a task decodes captions, and the call of the search that they ask for."""
+"""`Decoding`: a task's settings for decoding captions (beam width, lengths, temperature), and `decode`, which runs the
+search that they ask for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,7 +17,8 @@ from vision_attn.system.console import suggest
 from vision_attn.system.errors import UserError
 
 Strategy = Literal["best", "diverse", "sampled"]
-"""The best captions of a beam, the best of each of several groups of beams (Vijayakumar et al. 2018), or samples."""
+""""best": the best captions of a beam. "diverse": the best caption of each of several groups of beams (Vijayakumar
+et al. 2018). "sampled": independent samples."""
 
 
 D = TypeVar("D", bound="Decoding")
@@ -71,9 +73,9 @@ class Decoding:
         never: Sequence[int] = (),
         once: Sequence[int] = (),
     ) -> Decoded:
-        """Decode `captions` captions of each image.
+        """Return captions of each image, best first.
 
-        captions: the number of captions; a beam is at least as wide.
+        captions: the number of captions of each image; a beam is at least as wide.
         strategy: one of `Strategy`.
         never: ids of words that do not occur.
         once: ids of words that occur at most once in a caption if `content_once` is set.

@@ -12,7 +12,7 @@ from vision_attn.contracts.nested import Nested, map_tensors
 
 
 class Decoded(NamedTuple):
-    """Captions with their log-probabilities and maps, an image's rows best first.
+    """Captions with their log-probabilities and maps. The rows of an image are sorted, best first.
 
     A caption that did not end within the limit has no END. Positions past a caption's end hold zeros. Rows that the
     search never filled, because the language has fewer captions or the rules bar all of them, come last with score -inf
@@ -21,8 +21,8 @@ class Decoded(NamedTuple):
 
     words: Int[Tensor, "B R T"]
     log_prob: Float[Tensor, "B R T"]
-    """log p of each word under the captioner, END included, in nats. Samples come from another distribution: this one,
-    changed by temperature, `top_p` and the words that rules bar."""
+    """log p of each word under the captioner, END included, in nats. It ignores temperature, `top_p` and the rules,
+    which change the distribution that samples come from."""
     score: Float[Tensor, "B R"]
     """The score that sorts the rows: the sum of log-probabilities, divided by length ** length_power."""
     alpha: Float[Tensor, "B R T L"] | None = None
@@ -55,7 +55,7 @@ class Selector:
     reorders = False
     """Whether rows may continue others."""
     groups: int = 1
-    """Groups of rows that each begin as one, where rows continue others."""
+    """The number of groups in which rows continue each other. All rows of a group begin as one."""
 
     def words(self, logits: Tensor, barred: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the log-probability of the next word of each row, and the word, (B, R) each. Only for a selector that
@@ -79,7 +79,7 @@ class Selector:
 
 
 class Active:
-    """Which images of a batch are still being decoded.
+    """The images of a batch that are still being decoded.
 
     On a CPU, images whose captions have all ended leave the batch once they are a quarter of it. On a GPU, finding out
     would need a synchronisation, so all stay.
@@ -89,7 +89,7 @@ class Active:
         self.num_images, self.index = num_images, torch.arange(num_images, device=device)
 
     def going(self, ended: Bool[Tensor, "B R"]) -> Int[Tensor, "N"] | None:
-        """Return the indices, among the active images, of those to continue with; None: all."""
+        """Return which of the active images to continue with, as indices; None: all."""
         if ended.device.type != "cpu":
             return None
         going = (~ended.all(dim=1)).nonzero().squeeze(1)
@@ -101,8 +101,8 @@ class Active:
     def scatter(self, step: dict[str, Tensor], rows: int = 0, groups: int = 1) -> dict[str, Tensor]:
         """Scatter the active images' outputs of one time step to the full batch; finished images are unchanged.
 
-        rows: how many rows each image of a beam had before, in `groups` of the same size. A finished image fills no
-            further rows.
+        rows: the number of rows of each image before this time step, in `groups` of the same size; further rows of a
+            finished image stay empty. 0: no beam search.
         """
         if len(self.index) == self.num_images:
             return step
@@ -153,7 +153,7 @@ def best_first(
     """Sort the rows by score; with several groups, keep the best row of each. Rows that were never filled come last and
     are masked.
 
-    parent_rows: the row of the beam that had the map of each row's word at each time step.
+    parent_rows: at each time step, the row of the beam that had the map of this row's word.
     maps_of: returns the maps of such rows.
     """
     is_word = (word != PAD) & filled[..., None]
@@ -177,7 +177,8 @@ def stacked(steps: list[dict[str, Tensor]]) -> Callable[[Int[Tensor, "B R T"]], 
 
 
 def _sorted(score: Float[Tensor, "B R"], groups: int) -> tuple[Tensor, Tensor]:
-    """Return the scores, best first, and the row of each; with several groups, the best row of each group alone."""
+    """Return the sorted scores, best first, and their rows; with several groups, only those of the best row of each
+    group."""
     if groups == 1:
         return score.sort(dim=1, descending=True, stable=True)
     size = score.shape[1] // groups

@@ -1,4 +1,4 @@
-"""The loop over the words of a search: greedy, sampled or a beam, by the `Selector` that it is given."""
+"""The loop over the words of a search. Its `Selector` decides whether it is greedy, sampled or a beam search."""
 
 import torch
 from jaxtyping import Float
@@ -23,16 +23,21 @@ def decoded(
     length_power: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Decoded:
-    """Decode `rows` rows of each image, best first by log p / length ** length_power."""
+    """Decode `rows` captions of each image, sorted by log p / length ** length_power.
+
+    rules: the words that may be produced.
+    selector: chooses the next words of each row.
+    generator: of random numbers, for a selector that samples.
+    """
     if captioner.accelerated and has_graphs(regions.device):
         by_replays = replayed(captioner, regions, rows, rules, selector, length_power=length_power, generator=generator)
         if by_replays is not None:
             return by_replays
     with constant_weights(captioner), plainly(not captioner.accelerated):
-        return _searched(captioner, regions, rows, rules, selector, length_power, generator)
+        return _search(captioner, regions, rows, rules, selector, length_power, generator)
 
 
-def _searched(
+def _search(
     captioner: Captioner,
     regions: Float[Tensor, "B L D"],
     rows: int,
@@ -63,10 +68,10 @@ def _searched(
             if not len(going):
                 break
             memory, state, word, before, total, ended = take_images((memory, state, word, before, total, ended), going)
-    return _traced(steps, length_power, selector.groups)
+    return _follow_parents(steps, length_power, selector.groups)
 
 
-def _traced(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
+def _follow_parents(steps: list[dict[str, Tensor]], length_power: float, groups: int) -> Decoded:
     """Follow each row's parents from the last time step to the first, then sort the rows."""
     last = steps[-1]["word"]
     row = torch.arange(last.shape[1], device=last.device).expand_as(last)

@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling: each row of a search continues itself, by its most likely word or a sampled one."""
+"""Greedy decoding and sampling, which extend each row by itself, with its most likely word or a sampled one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +47,7 @@ def sample(
 
 
 class OneByOne(Selector):
-    """Selects the words of a search in which every row continues itself, by `words`."""
+    """Selects the words of a search in which each row continues itself. Subclasses override `words`."""
 
     def __call__(
         self, logits: Tensor, barred: Tensor, total: Tensor, ended: Tensor, uniform: Tensor | None = None

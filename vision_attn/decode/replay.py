@@ -1,4 +1,4 @@
-"""Searches on a GPU: each time step replays one CUDA graph, which is recorded once for each shape of search."""
+"""Searches on a GPU: a CUDA graph of one time step is recorded for each shape of search, and replayed for each word."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,11 +21,13 @@ from vision_attn.fast.graphs import CUDAGraph, Graph, graphs_unwanted, reason
 from vision_attn.system.console import say
 
 MOST = 4
-"""The most graphs that are kept for a captioner. Each keeps its buffers; the least recently used one is dropped."""
+"""The largest number of graphs that are kept for a captioner, each with its buffers. The least recently used one is
+dropped."""
 WARM_UP = 2
-"""Time steps that run before a capture, in the way in which they will be recorded."""
+"""The number of time steps that run before a capture, in the way that will be recorded."""
 REMEMBERED = 256
-"""Shapes of searches that are remembered. The first search of a shape is not recorded, since it may be the only one."""
+"""The number of shapes of searches that are remembered. The first search of a shape is not recorded, since it may be
+the only one."""
 
 
 def has_graphs(device: torch.device) -> bool:
@@ -45,9 +47,10 @@ def replayed(
     generator: torch.Generator | None = None,
     length_power: float = 0.0,
 ) -> Decoded | None:
-    """Decode `rows` rows of each image, by replays from the second search of its shape on.
+    """Decode `rows` captions of each image as `loop.decoded` does. From the second search of a shape on, time steps are
+    replayed.
 
-    Returns None for a captioner whose state grows from word to word, and so has no fixed shapes.
+    Return None for a captioner whose state has no fixed shapes, because it grows from word to word.
     """
     graphs = _graphs.setdefault(captioner, Graphs())
     if graphs.growing:
@@ -81,12 +84,12 @@ class RecordedSearch:
         self.search, self.graph, self.rehearsals = search, graph, 0
         self.ready = self.refused = False
         self.weights = weights
-        """The weights, in the memory that they had at the capture: the graph reads it."""
+        """The weights at the capture. The graph reads their memory."""
         self.casts = casts
         """The casts of the weights, under autocast."""
 
     def advance(self, captioner: Captioner) -> None:
-        """Perform a time step: rehearse it, or record it once and replay it."""
+        """Perform a time step: eagerly as a warm-up, then by recording it, then by replaying it."""
         step = partial(self.search.advance, captioner)
         if self.refused:
             return step()
@@ -107,8 +110,8 @@ class RecordedSearch:
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """Context manager: keep autocast as it is, but without its cache of casts. A graph may neither read casts that
-        were made outside of it, nor leave its own to others."""
+        """Context manager: disable autocast's cache of casts. A graph must not read casts that were made outside of it,
+        nor leave its own to other code."""
         device_type = self.search.rules.device.type
         on, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
         with (
@@ -126,14 +129,14 @@ class Graphs:
         self.seen: set[tuple] = set()
         self.refused = self.growing = False
         self.lock = Lock()
-        """A lock held during a search, since buffers serve one search at a time. Meanwhile, searches of other threads
-        run eagerly."""
+        """Held during a search, since buffers serve one search at a time. Meanwhile, searches of other threads run
+        eagerly."""
 
     def find(
         self, captioner: Captioner, memory: Nested, state: Nested, rules: Rules, selector: Selector
     ) -> RecordedSearch | None:
-        """Return the graph of such a search, recorded or not yet; None for the first search of a shape, which may be
-        the only one."""
+        """Return the `RecordedSearch` for this shape of search, new or recorded; None for the first search of a shape,
+        which may be the only one."""
         weights = [weight.detach() for weight in (*captioner.parameters(), *captioner.buffers())]
         places = tuple((weight.data_ptr(), weight.dtype) for weight in weights)
         key = (rules.key, selector, _signature(memory), _signature(state), _manner(captioner, rules.device), places)
@@ -171,7 +174,7 @@ def _signature(nested: Nested) -> tuple:
 
 
 def _manner(captioner: Captioner, device: torch.device) -> tuple:
-    """Return the modes of attention and of autocast, which also decide which kernels a captioner launches."""
+    """Return the modes of attention and autocast, on which the kernels of a captioner depend."""
     captioners = [module for module in captioner.modules() if isinstance(module, Captioner)]
     modes = tuple((member.training, member.mode) for member in captioners)
     return modes, torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)

@@ -17,8 +17,8 @@ class Rules:
     max_words: the number of words, END included, after which decoding stops.
     never: words that are never produced, such as a vocabulary's unknown word. PAD never is.
     min_words: END is not produced before this number of words.
-    no_repeat: the size of n-grams that may not occur twice in a caption (Paulus et al. 2018, section 2.5); 0: all may.
-    once: words that may occur once in a caption, and not again.
+    no_repeat: the size of n-grams that may not occur twice in a caption (Paulus et al. 2018, section 2.5); 0: no limit.
+    once: words that may occur at most once in a caption.
 
     Raises UserError for numbers that the captioner cannot fulfil.
     """
@@ -64,7 +64,7 @@ class Rules:
 
     @cached_property
     def by_number(self) -> Int[Tensor, "T N"]:
-        """The words that are barred after each number of words; PAD stands twice where END is not barred."""
+        """The words that are barred after 0, 1, .. words. Rows without END have PAD twice, to be equally long."""
         ends = [END if number < self.min_words else PAD for number in range(self.max_words)]
         return torch.tensor([[*self.never, end] for end in ends], device=self.device)
 
@@ -74,7 +74,7 @@ class Rules:
 
     @property
     def depend_on_words(self) -> bool:
-        """Whether the words before decide which words are barred."""
+        """Whether the barred words depend on the words so far."""
         return bool(self.no_repeat or self.once)
 
     @cached_property
@@ -102,7 +102,7 @@ class Rules:
     def barred_at(
         self, before: Int[Tensor, "B R T"] | None, position: Int[Tensor, "1"], num_words: int
     ) -> Int[Tensor, "N"] | Int[Tensor, "B R N"]:
-        """Do as `barred`, with tensors of the same shapes at each time step.
+        """Return what `barred` returns, in tensors of the same shapes at each time step.
 
         before: the words so far, with room for all words, and PAD where there is none yet.
         position: the number of words so far, on the device.
@@ -120,9 +120,9 @@ class Rules:
     def _joined(
         self, barred: Int[Tensor, "N"], before: Int[Tensor, "B R T"], last: Int[Tensor, "B R 1 _"] | None
     ) -> Int[Tensor, "N"] | Int[Tensor, "B R M"]:
-        """Return the barred words of all rows, with those of each row: words that followed the `last` words earlier in
-        the caption, and words that may occur only once. PAD, which is barred in any case, fills the other places, and
-        ends an n-gram that is not whole yet."""
+        """Join the barred words of all rows with those of each row: words that followed the `last` words earlier in the
+        caption, and words of `once` that have occurred. PAD, which is always barred, fills the other places, and those
+        of n-grams that are not complete yet."""
         of_each_row = []
         if last is not None:
             ngrams = before.unfold(2, self.no_repeat, 1)

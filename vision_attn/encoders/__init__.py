@@ -1,1 +1,1 @@
-"""Images to annotation vectors."""
+"""Encoders, which turn images into annotation vectors: pretrained networks, small ones to train."""

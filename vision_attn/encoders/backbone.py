@@ -1,4 +1,4 @@
-"""Encoders from pretrained networks, cut at a named layer."""
+"""`Backbone`: a pretrained network of torchvision or timm as an encoder, cut at a named layer."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ class Backbone(Encoder):
 
     Takes uint8 RGB images of S = `resolution` pixels and normalises them itself, because the normalisation belongs to
     the weights. Constructed with random weights; `initialise` loads `weights`. The statistics of batch normalisation
-    stay as they are.
+    are never updated.
 
     name: any classification network of `torchvision.models`; `timm:NAME`, a network of timm (needs the extra `[hub]`);
         or `efficientnet_lite0` to `efficientnet_lite4`, which are part of this package.
@@ -42,13 +42,13 @@ class Backbone(Encoder):
     weights: weights by name, downloaded with their mean and standard deviation ("IMAGENET1K_V1" of torchvision,
         "pretrained" of timm); a safetensors or torch file of the network's state dict; or None.
     mean, std: the normalisation with which a file of weights was trained, for images in [0, 1].
-    trainable: True trains all layers. The name of a node trains only the layers after it, from cached maps of that
-        node; everything that reaches `node` must pass through it.
+    trainable: True: train all layers. The name of a node: train only the layers after it, from cached maps of that
+        node, through which every path to `node` must lead.
     rate: factor on the learning rate of the layers that are trained.
     precision: "bf16" computes in bfloat16 in any run: faster on GPUs and on processors with instructions for it (AMX,
         AVX-512 BF16), slower on others. Its annotation vectors have a cache of their own.
-    fit: the part of a photograph that is resized to S x S: its "centre" square, or the "whole" of it, without its
-        aspect ratio.
+    fit: the part of a photograph that is resized to S x S: its "centre" square, or the "whole" photograph with a
+        changed aspect ratio.
     """
 
     convolutional = True
@@ -134,8 +134,8 @@ class Backbone(Encoder):
         return output.flatten(2).mT
 
     def initialise(self) -> None:
-        """Load `weights`. Raises UserError if the file is missing or lacks layers; the message names the first, and the
-        last node that the file covers, or the network whose file it seems to be."""
+        """Load `weights`. Raises UserError if the file is missing or lacks layers. The message names the first missing
+        layer, and the last node that the file covers or the network to which it seems to belong."""
         if self.weights is None:
             return
         from vision_attn.encoders import network_settings, networks
@@ -175,8 +175,8 @@ class Backbone(Encoder):
         return {**cut, "checksum": checksum(self)[:16], **variants(self)}
 
     def unfold(self) -> None:
-        """From now on, do not fold the normalisations into convolutions. A compiler folds them itself, and an export
-        should show them."""
+        """Stop folding the normalisations into convolutions: a compiler folds them itself, and an export should contain
+        them."""
         self._folded = None
 
     def compile(self, **options) -> None:
@@ -196,7 +196,7 @@ class Backbone(Encoder):
         return self.regions_of(call_in(self.precision, lambda images: body(images)["map"], images))
 
     def frozen_part(self) -> Encoder | None:
-        """Return the layers up to the node that `trainable` names, as an encoder with weights of its own."""
+        """Return the layers up to the node that `trainable` names, as an encoder with its own copy of the weights."""
         if self.start is None:
             return super().frozen_part()
         mean, std = (tuple(buffer.flatten().tolist()) for buffer in (self.mean, self.std))
@@ -224,8 +224,8 @@ def checksum(encoder: nn.Module) -> str:
 
 
 def variants(encoder: Encoder) -> dict[str, str]:
-    """Return the part of an encoder's identity that tells its precision, and which part of a photograph it sees; empty
-    for float32 and the centre square."""
+    """Return the entries of an encoder's identity for its precision and its `fit`; empty for float32 and the centre
+    square."""
     usual = {"precision": "fp32", "fit": "centre"}
     return {name: value for name in usual if (value := getattr(encoder, name)) != usual[name]}
 

@@ -1,4 +1,5 @@
-"""Encoders of films (Yao et al. 2015): the frames through an encoder of images, and features of motion."""
+"""Encoders of films (Yao et al. 2015): each frame passes through an encoder of images; features of motion can be
+added."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -17,13 +18,12 @@ from vision_attn.system.errors import UserError
 class MotionFeatures(nn.Module):
     """Features of motion: differences of frames through a small 3-D convolution (Yao et al. 2015, section 4.1).
 
-    The features of a frame come from its difference to the next frame and the four differences before: a frame tells
-    what begins there and what has happened, but not what will happen after the next frame.
+    The features of a frame come from its difference to the next frame and the four differences before: they show what
+    begins there and what has happened, but not what happens after the next frame.
 
     size: M, the size of a vector.
     width: channels of the convolutions.
-    cells: a frame is divided into cells x cells parts with features of their own, so that features tell which regions
-        move.
+    cells: a frame is divided into cells x cells parts with separate features, so that features show which regions move.
 
     Differs from the paper, whose 3-D convolution is deeper, sees histograms of gradients and of optical flow, and was
     trained to recognise actions.
@@ -59,9 +59,9 @@ class FrameRegions(Encoder):
 
     encoder: an encoder of images; each frame passes through it.
     frames: F, the number of frames of a film.
-    motion: features of motion, appended to the annotation vectors of their place (Yao et al. 2015); None: without them.
+    motion: features of motion, appended to the annotation vectors at the same place (Yao et al. 2015); None: none.
 
-    Differs from the paper: adds a learned embedding of its time to each frame, as `ConvNet` does for rows and columns,
+    Differs from the paper: adds a learned embedding of the time to each frame, as `ConvNet` does for rows and columns,
     because words such as "then" and "finally" compare times.
     """
 
@@ -113,7 +113,7 @@ class FrameRegions(Encoder):
         return (self.pooled(regions) + self.times).flatten(1, 2)
 
     def pooled(self, regions: Float[Tensor, "B F L D"]) -> Float[Tensor, "B F _ _"]:
-        """Return the vectors that a frame keeps: here all of its regions."""
+        """Return the annotation vectors of each frame: here all regions."""
         return regions
 
 
@@ -121,8 +121,8 @@ class FrameVectors(FrameRegions):
     """One vector for each frame: uint8 films (B, F, 3, S, S) -> (B, F, D), for the temporal attention of Yao et al.
     2015.
 
-    The vector is the normalised maximum over regions of a linear layer's outputs: in a mean, small objects would hardly
-    count. The layer keeps which feature is where, which a maximum over the regions themselves would lose.
+    The vector is the normalised maximum, over regions, of a linear layer's outputs. In a mean, small objects would
+    hardly count. Without the layer, a maximum would lose which features occur together in a region.
 
     encoder, frames, motion: as for `FrameRegions`.
     size: D, the size of a vector.

@@ -16,9 +16,9 @@ from vision_attn.system.errors import UserError
 
 class Concatenated(Encoder):
     """The annotation vectors of several encoders side by side: D is the sum of their sizes, and L the largest number of
-    regions. Where an encoder has fewer regions, zeros follow.
+    regions. Encoders with fewer regions are padded with zeros.
 
-    Takes images of the largest resolution; encoders of another resolution get them reduced.
+    Takes images of the largest resolution, which are reduced for encoders with a smaller one.
     """
 
     encoders: Any
@@ -57,7 +57,7 @@ class Concatenated(Encoder):
 
 
 def _reduced(images: UInt8[Tensor, "B 3 Y X"], resolution: int) -> UInt8[Tensor, "B 3 S S"]:
-    """Resize images, averaging over the pixels that become one."""
+    """Reduce images by averaging pixels."""
     if images.shape[-1] == resolution:
         return images
     if images.dim() == 5:  # films

@@ -1,9 +1,9 @@
 """A small convolutional encoder, trained along with the captioner: images -> annotation vectors.
 
-Four 3x3 convolutions, of which the first two have stride 2, map 56x56 pixels to 14x14 regions a_i. The receptive
-field of a region is 23x23 pixels. That is large enough for one whole object of a drawn scene (12 to 20 pixels), so that
-a region can tell a star from a cross, and hardly larger, so that a region knows nothing of objects elsewhere: to name
-an object, the decoder has to attend to it.
+Four 3x3 convolutions, the first two of stride 2, map 56x56 pixels to 14x14 regions a_i. The receptive field of a region
+is 23x23 pixels: large enough for a whole object of a drawn scene (12 to 20 pixels), so that a region can distinguish a
+star from a cross, and hardly larger, so that a region contains nothing of other objects. To name an object, the decoder
+has to attend to it.
 
 Uses group normalisation, not batch normalisation: the regions of an image do not depend on the other images of the
 batch, and two processes that split a batch compute the same as one.
@@ -31,8 +31,8 @@ def waves(length: int, size: int) -> Float[Tensor, "N D"]:
 class ConvNet(Encoder):
     """Four convolutions: uint8 images (B, 3, S, S) -> regions (B, L, D), row by row; L = (S / 4)^2.
 
-    Adds learned embeddings of its row and of its column to each region: words such as "left" and "above" compare
-    positions, which a convolution alone does not know. They start as sines of low frequency, so that the embeddings of
+    Adds learned embeddings of the row and the column to each region, because words such as "left" and "above" compare
+    positions, which a convolution does not know. They start as sines of low frequency, so that the embeddings of
     neighbours are similar.
 
     resolution: S, the height and width of images in pixels, a multiple of 4.

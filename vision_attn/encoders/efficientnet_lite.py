@@ -40,8 +40,8 @@ class SamePadded(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """An inverted residual: expand the channels, filter each by itself, project them. Without `expansion` (1), the
-    first convolution is left out."""
+    """An inverted residual block: expand the channels, filter each separately, project them. With `expansion` 1, there
+    is no first convolution."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class EfficientNetLite(nn.Module):
     """Images (B, 3, Y, X), with colours in [-1, 1], -> maps (B, D, Y / 32, X / 32): the blocks of EfficientNet-Lite,
     without its head. D is 352 for `efficientnet_lite2`.
 
-    Width and depth are scaled (Tan and Le 2019, section 3), but for the stem and the depth of the first and last stage.
+    Width and depth are scaled (Tan and Le 2019, section 3), except the stem and the depth of the first and last stage.
     """
 
     def __init__(self, name: str) -> None:

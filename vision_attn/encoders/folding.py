@@ -1,4 +1,4 @@
-"""Batch normalisation folded into convolutions, for networks that are not trained.
+"""Fold batch normalisation into convolutions, for networks that are not trained.
 
 With fixed statistics, a convolution and the normalisation of its output are one convolution with other weights. That
 saves a pass over memory in each layer: MobileNetV2 is 1.8 times as fast on a CPU core.

@@ -1,4 +1,4 @@
-"""The settings of an encoder that follow from the name of a network: node, resolution, weights and normalisation."""
+"""Find the settings of an encoder from the name of a network: node, resolution, weights and normalisation."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,12 +16,12 @@ STRIDES = (16, 32)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 BACKBONE = "vision_attn.encoders.backbone.Backbone"
 OTHERS = {"mobilenet_v2_torchvision.fp16.safetensors": (networks.HALF, networks.HALF)}
-"""The mean and standard deviation of files in our configs, where they are not the usual ones of the network."""
+"""The mean and standard deviation of files in our configs, if they are not the usual ones of the network."""
 PATCHES, TIMM = "vision_attn.encoders.patches.Patches", "vision_attn.encoders.patches.Timm"
 
 
 def suited(name: str) -> dict[str, Any]:
-    """Return the class and the arguments of an encoder of the network `name`, as a config holds them.
+    """Return the class and the arguments of an encoder for the network `name`, in the form of a config.
 
     A convolutional network is cut at its last map of stride 16 or 32 before it is pooled, and sees images whose map has
     14 x 14 regions. A vision transformer gives its patch tokens, at the resolution of its weights. The weights are
@@ -61,7 +61,7 @@ def last_map(name: str) -> tuple[str, int]:
 
 
 def other_weights(name: str) -> str:
-    """Say what to do where the file with the weights of the network `name` is missing."""
+    """Return advice for a missing file of weights of the network `name`."""
     usual = networks.usual_weights(name)
     if usual is None:
         return (
@@ -96,10 +96,10 @@ def network_in(path: Path, name: str) -> str | None:
 
 
 def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> Iterator[str]:
-    """Yield a line if images are not normalised as is usual for weights of the network `name`: the mean and standard
-    deviation in a config may belong to the weights that it named before the file `path`."""
-    usual = [*map(_written, OTHERS.get(path.name) or networks.usual_normalisation(name))]
-    used = [_written(numbers.flatten().tolist()) for numbers in (mean, std)]
+    """Yield a warning if images are not normalised as is usual for the network `name`: the mean and standard deviation
+    in a config may belong to other weights than the file `path`."""
+    usual = [*map(_as_option, OTHERS.get(path.name) or networks.usual_normalisation(name))]
+    used = [_as_option(numbers.flatten().tolist()) for numbers in (mean, std)]
     if used != usual:
         yield (
             f"{path.name} is used with mean {used[0]} and std {used[1]}, not with those usual for {name}: if it was "
@@ -107,6 +107,6 @@ def unusual_normalisation(name: str, path: Path, mean: Tensor, std: Tensor) -> I
         )
 
 
-def _written(numbers: Sequence[float]) -> str:
+def _as_option(numbers: Sequence[float]) -> str:
     """Write numbers as an option of the command line takes them."""
     return f"[{','.join(f'{number:.4g}' for number in numbers)}]"

@@ -1,4 +1,4 @@
-"""The encoder of annotation vectors that another program computes, such as a network outside this package."""
+"""The stand-in for an encoder whose annotation vectors another program has computed."""
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -9,13 +9,13 @@ from vision_attn.system.errors import UserError
 
 
 class Precomputed(Encoder):
-    """Stands in for an encoder where annotation vectors are read from files: `Captions(features=...)`. It cannot encode
-    a photograph.
+    """Stands in for an encoder if annotation vectors are read from files: `Captions(features=...)`. It cannot encode a
+    photograph.
 
     region_size: D, the size of an annotation vector.
-    grid: rows and columns of regions, for pictures. Boxes of objects lie on no grid: (1, L), or (1, -1) where their
-        number differs from image to image. The images of a batch are then padded with zeros, and captioners leave out
-        the padding.
+    grid: rows and columns of regions, for pictures. For boxes of objects, which lie on no grid: (1, L), or (1, -1) if
+        their number differs from image to image. The images of a batch are then padded with zeros, and captioners leave
+        out the padding.
     """
 
     resolution = 224

@@ -1,4 +1,5 @@
-"""An encoder of tiles, trained along with the model: each tile of an image becomes one annotation vector."""
+"""A small encoder for images whose objects lie on a grid: each tile becomes one annotation vector. Trained with the
+model."""
 
 import torch
 from jaxtyping import Float, UInt8

@@ -1,5 +1,5 @@
-"""The imports of torchvision, apart from its detectors' import of torch's compiler. Importing this module takes as long
-as captioning a photograph, so `networks` imports it when the first of torchvision's networks is built."""
+"""Import torchvision without torch's compiler, which only its detectors need. Importing this module takes as long as
+captioning a photograph, so `networks` imports it when the first network of torchvision is built."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ COMPILER = "torch._dynamo.utils"
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """Context manager: importing torchvision does not import torch's compiler.
+    """Context manager: keep imports of torchvision from importing torch's compiler.
 
     The compiler takes as long to import as torch. Only detectors of torchvision use it, through one function. The
     stand-in module imports the compiler when that function is called.

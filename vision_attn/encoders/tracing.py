@@ -1,4 +1,4 @@
-"""Tracing networks by torch.fx while other threads compute.
+"""Trace networks by torch.fx while other threads compute.
 
 While torch.fx traces, it replaces `nn.Module.__call__` and `__getattr__` for the whole process. So calls of other
 threads reach the tracer, which takes them for calls of its network. Two tracers at once would restore each other's
@@ -17,7 +17,7 @@ _one_at_a_time = threading.RLock()
 
 
 class _OwnThread(Tracer):
-    """Traces the calls of its own thread, and leaves those of other threads as they are."""
+    """Traces only the calls of its own thread."""
 
     def trace(self, *args: Any, **options: Any) -> Graph:
         with _one_at_a_time:
@@ -42,8 +42,8 @@ def traced_by_torch(network: nn.Module) -> Graph:
 
 @contextmanager
 def own_thread_in(library: Any) -> Iterator[None]:
-    """Context manager: the tracers that `library` (`torchvision.models.feature_extraction`) makes trace the calls of
-    their own thread alone. The library lets no caller choose the class of its tracer."""
+    """Context manager: let the tracers of `library` (`torchvision.models.feature_extraction`) trace only the calls of
+    their own thread. The library has no option for the class of its tracer."""
     with _one_at_a_time:
         theirs = library.NodePathTracer
 

@@ -1,5 +1,5 @@
-"""The weights that are validated and kept instead of those of the last step: an exponential moving average, and an
-interpolation with the weights from which the run started."""
+"""Weights that are validated and kept in place of the trained ones: an exponential moving average, and an interpolation
+with the weights from which the run started."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -22,11 +22,11 @@ class KeptWeights(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint keeps. They are those of this object itself, not copies."""
+        """Return the tensors that a checkpoint keeps: those of this object, not copies."""
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within this context, the task holds these weights."""
+        """Context manager: put these weights into the task."""
         with torch.no_grad():
             kept = [parameter.clone() for parameter in self.live]
             _copy(self.live, self.values())

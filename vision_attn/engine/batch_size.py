@@ -1,4 +1,4 @@
-"""The search for the largest batch that fits into memory, tried with the model and the data of the run."""
+"""Find the largest batch that fits into memory, by trying batches with the model and the data of the run."""
 
 import gc
 import math
@@ -17,14 +17,14 @@ from vision_attn.system.memory import is_short_of_memory, return_freed_memory
 from vision_attn.task import Source, Task
 
 SHARE = 0.8
-"""The share of the free memory that a batch may take: other batches have longer captions, and validation needs memory
-too."""
+"""The share of the free memory that a batch may use. The rest is for batches with longer captions, and for
+validation."""
 MOST = 512
-"""The largest batch that is tried. With larger ones a model learns in another way, so they are the user's choice."""
+"""The largest batch that is tried. Larger batches change how a model learns, so they are left to the user."""
 FEWEST = 8
-"""The least number of batches in an epoch: with few images, a large batch would leave few steps."""
+"""The smallest number of batches in an epoch: with few images, a large batch would leave few steps."""
 MOMENTS = 2
-"""How many numbers an optimizer such as AdamW keeps for each weight, from its first step on."""
+"""The number of numbers that an optimizer such as AdamW keeps for each weight."""
 
 
 class DoesNotFit(MemoryError):
@@ -37,9 +37,9 @@ class DoesNotFit(MemoryError):
 
 
 def found_size(task: Task, data: Source, world: World, trial: "Trial") -> int:
-    """Find the size of training batches, over all processes: it doubles from 1 for as long as a batch fits into the
-    memory of each process. Prints the size, and the reason for its limit. Raises UserError if the size cannot be
-    chosen for this data, or if not even one image fits."""
+    """Return the size of training batches, over all processes, and print it with the reason for its limit. Sizes are
+    doubled from 1 while a batch fits into the memory of each process. Raises UserError if the size cannot be chosen for
+    this data, or if not even one image fits."""
     if data.batch_size is None:
         raise UserError(f"data.batch_size is auto, but {type(data).__name__} has none that can be chosen: leave it out")
     images = len(data.resized(1))
@@ -65,8 +65,8 @@ def powers(most: int) -> list[int]:
 
 
 def parts(size: int) -> list[int]:
-    """Return divisors of `size` in ascending order, each at least twice as large as the one before, the largest at most
-    half of `size`."""
+    """Return divisors of `size` up to half of it, in ascending order, each at least twice as large as the previous
+    one."""
     divisors: list[int] = []
     for divisor in range(size // 2, 0, -1):
         if size % divisor == 0 and (not divisors or divisor <= divisors[0] // 2):
@@ -105,7 +105,7 @@ class Trial:
         free = free_bytes(device)
         self.free = math.inf if free is None else free // (processes if device.type == "cpu" else 1)
         self.tried: list[tuple[int, int | float]] = []
-        """The sizes tried so far, and the bytes that they took, with what training keeps."""
+        """The sizes tried so far, and the bytes that they needed, including those that training keeps."""
 
     @property
     def told(self) -> str:
@@ -118,7 +118,7 @@ class Trial:
     def fits(self, size: int) -> bool:
         """Try a batch of `size` images.
 
-        On a CPU a process that takes too much memory is killed, so the need of a larger batch than the latest is
+        On a CPU, a process that uses too much memory is killed. So the memory for a larger batch than the latest one is
         estimated first.
         """
         (less, low), (last, high) = [(0, 0), (0, 0), *self.tried][-2:]
@@ -127,7 +127,7 @@ class Trial:
             if high + slope * (size - last) > SHARE * self.free:
                 return False
         try:
-            used: int | float = self._used(size)
+            used: int | float = self._memory_of_step(size)
         except Exception as error:
             if not is_short_of_memory(error):
                 raise
@@ -137,7 +137,7 @@ class Trial:
         self.tried.append((size, used))
         return used <= SHARE * self.free
 
-    def _used(self, size: int) -> int:
+    def _memory_of_step(self, size: int) -> int:
         began = taken(self.device)
         kept = [(buffer, buffer.clone()) for buffer in self.task.buffers()]
         self.task.train()
@@ -177,5 +177,5 @@ def taken(device: torch.device) -> int:
 
 
 def most_taken(device: torch.device) -> int:
-    """Return the most bytes that this process has had on a device since `release`."""
+    """Return the largest number of bytes that this process has had on a device since `release`."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else free_memory.peak()

@@ -1,4 +1,4 @@
-"""Batches: moving them to the device, slicing and counting them, and choosing the items to draw."""
+"""Functions of batches: move them to a device, slice and count them, and choose items for pictures."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import chain
@@ -12,9 +12,9 @@ from vision_attn.data.counted_batches import Counted
 from vision_attn.task import Batch, Static, Task
 
 TOGETHER = 8
-"""The number of items that a sample takes from the same batch, or more if there are no more batches."""
+"""The number of items that a sample takes from one batch; more if there are too few batches."""
 APART = 16
-"""The least number of batches that a sample takes items from, if there are as many."""
+"""The smallest number of batches from which a sample takes items, if there are as many."""
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -40,13 +40,13 @@ def few(batch: Batch, number: int) -> Batch:
 
 
 def part_of(batch: Batch, some: slice) -> Batch:
-    """Return some neighbouring images of such a batch."""
+    """Return a slice of the images of such a batch."""
     return like(batch, [field if field is None or isinstance(field, Static) else field[some] for field in batch])
 
 
 def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.device) -> Batch:
-    """Return the `number` items of a split that pictures show, on `device`: the first items of the first batch. If the
-    task knows which answers are wrong, the second half are the first wrong items that follow, as far as there are any.
+    """Return `number` items of a split for pictures, on `device`: the first items of the first batch. If the task knows
+    which answers are wrong, the second half is replaced by the first wrong items that follow, if there are any.
     """
     following = (on_device(batch, device) for batch in batches)
     first = next(following)
@@ -60,20 +60,19 @@ def examples(task: Task, batches: Iterable[Batch], number: int, device: torch.de
         known = task.wrong(batch)
         assert known is not None
         places = [place for place in known.nonzero().flatten().tolist() if place >= start][:room]
-        chosen.append(_taken(batch, places))
+        chosen.append(_select(batch, places))
         room -= len(places)
         if not room:
             break
     others = [place for place in range(half, size(first)) if not wrong[place]][:room]
-    return _joined([chosen[0], _taken(first, others), *chosen[1:]])
+    return _joined([chosen[0], _select(first, others), *chosen[1:]])
 
 
 def sampled(
     split: Callable[..., Iterable[Batch]], number: int, seed: int, *, rank: int = 0, world: int = 1
 ) -> Counted[Batch]:
-    """Return `number` items of a split, or all if it has fewer: neighbours from each of several batches. The seed
-    chooses these batches, and where the neighbours begin. No other batch is read. Process `rank` of `world` gets its
-    part.
+    """Return a sample of `number` items of a split, or all if it has fewer: neighbouring items of several batches. The
+    seed chooses these batches and items. No other batch is read. Process `rank` of `world` gets its part.
 
     split: returns the batches of a process for `rank` and `world`, as `Source.split` with a name does.
     """
@@ -113,7 +112,7 @@ def items_of(split: Callable[..., Iterable[Batch]]) -> int:
     return first * (batches - 1) + last
 
 
-def _taken(batch: Batch, places: Sequence[int]) -> Batch:
+def _select(batch: Batch, places: Sequence[int]) -> Batch:
     """Return the items at these places of a batch whose fields are tensors, tuples or None."""
     fields = [tuple(field[place] for place in places) if isinstance(field, tuple) else field for field in batch]
     return like(batch, [field[list(places)] if isinstance(field, Tensor) else field for field in fields])

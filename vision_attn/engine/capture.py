@@ -22,15 +22,16 @@ Work = Callable[[Iterable[Batch], int], Scalars]
 """A function that does all device work of a step over a number of batches, and returns its scalars."""
 
 RARE = 2
-"""How many steps of each signature run eagerly at first: they compile, choose algorithms and create the optimizer's
-state. Steps of a rare signature therefore always run eagerly."""
+"""The number of first steps of each signature that run eagerly, to compile, choose algorithms and create the
+optimizer's state. Steps of a rare signature therefore always run eagerly."""
 WARM_UP = RARE + 1
-"""How many steps of each signature run before its capture. The last one is a rehearsal."""
+"""The number of steps of each signature before its capture. The last one is a rehearsal."""
 MOST = 24
-"""The most graphs of one run. Each keeps the memory of its inputs; batches with further signatures run eagerly."""
+"""The largest number of graphs of a run. Each keeps the memory of its inputs; batches with further signatures run
+eagerly."""
 
 PLAIN = (type(None), bool, int, float, str, Static)
-"""Types of fields of a batch that belong to its signature as they are."""
+"""Types of fields of a batch whose values are part of its signature."""
 
 
 class RecordedStep:
@@ -48,8 +49,8 @@ class RecordedStep:
     def inputs(self, batches: list[Batch], *, bare: bool) -> list[Batch]:
         """Return `batches` with the buffers in place of their tensors.
 
-        bare: set fields that a graph cannot read again, such as ids, to None. The graph would keep those of the batches
-            at its capture.
+        bare: whether to set fields that a graph cannot read again, such as ids, to None. Otherwise the graph would keep
+            their values at its capture.
         """
         return [from_buffers(own, batch, bare=bare) for own, batch in zip(self.buffers, batches, strict=True)]
 
@@ -85,9 +86,9 @@ def from_buffers(buffers: list, batch: Batch, *, bare: bool) -> Batch:
 class Captured:
     """Does the work of a step by replaying a graph, one for each signature of its batches.
 
-    The first steps of a signature run eagerly, so that a rare signature costs no more than that. The next step is a
-    rehearsal, and then the graph is captured. All of these train as any other step does. Work that cannot be captured
-    runs eagerly from then on, and a line says why.
+    The first steps of a signature run eagerly, so that a rare signature costs no capture. The next step is a rehearsal,
+    then the graph is captured. All these steps train like any other. Work that cannot be captured runs eagerly from
+    then on, and a logged line says why.
 
     The scalars that it returns are overwritten by the next step.
     """
@@ -95,12 +96,11 @@ class Captured:
     def __init__(self, work: Work, device: torch.device, *, graph: Callable[..., Graph] | None = None) -> None:
         self.work, self.device, self.graph = work, device, graph or CUDAGraph
         self.seen: dict[tuple, int] = {}
-        """The number of steps of each signature so far that were no replays."""
+        """The number of steps of each signature so far, without replays."""
         self.recorded: dict[tuple, RecordedStep] = {}
         self.refused = self.full = False
         self.prepared = False
-        """Whether the latest step compiled or captured for later steps of its signature, and so took longer than they
-        will."""
+        """Whether the latest step took longer than later ones, because it compiled or captured."""
 
     def __call__(self, batches: Iterable[Batch], number: int) -> Scalars:
         self.prepared = False

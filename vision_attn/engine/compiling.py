@@ -1,4 +1,4 @@
-"""torch.compile in training: lines for the user while it compiles, and an end at once by Ctrl-C."""
+"""torch.compile in training: messages while it compiles, readable errors, and an immediate end on Ctrl-C."""
 
 import logging
 import os
@@ -23,14 +23,14 @@ BEGINS = (
 )
 STOPPED = "stopped while compiling; the same command goes on from the last checkpoint, or begins again"
 EVERY = 60.0
-"""Seconds between the lines that say for how long torch has been compiling."""
+"""Seconds between the messages about how long torch has been compiling."""
 GRACE = 3.0
-"""Seconds after which the process ends itself if the compiler has not returned from C to Python, where a signal would
-end it."""
+"""Seconds after a signal until the process ends itself, if the compiler stays in C code and the signal has no
+effect."""
 
 
 def quiet_compiler() -> None:
-    """Keep warnings of torch.compile from the user, who can do nothing about them, unless TORCH_LOGS asks for some."""
+    """Silence warnings of torch.compile, about which the user can do nothing, unless TORCH_LOGS asks for them."""
     if "TORCH_LOGS" in os.environ:
         return
     for name in LOGGERS:
@@ -40,7 +40,7 @@ def quiet_compiler() -> None:
 
 @contextmanager
 def clear_of_compiler_errors() -> Iterator[None]:
-    """Turn errors of torch.compile into a UserError with their first line."""
+    """Context manager: convert errors of torch.compile to a UserError with their first line."""
     try:
         yield
     except RuntimeError as error:
@@ -51,8 +51,8 @@ def clear_of_compiler_errors() -> Iterator[None]:
 
 
 class Compiling:
-    """Within this context, a line says so whenever torch compiles, and an interrupt meanwhile ends the run at once: a
-    compiler may take minutes, and steps since the last checkpoint took at most `run.save_every` seconds.
+    """Context manager: log a line whenever torch compiles, and end the run at once if it is interrupted meanwhile. A
+    compiler may take minutes, while the steps since the last checkpoint took at most `run.save_every` seconds.
 
     The processes that the compiler has started are killed. KeyboardInterrupt (after SIGTERM: SystemExit) is raised in
     the compiler's code. If that is C code which does not return within `GRACE` seconds, the process ends itself.
@@ -68,7 +68,7 @@ class Compiling:
         """The value of `seconds` at the latest call of `lately`."""
         self.said = False
         self.children: set[int] = set()
-        """The processes that are not the compiler's: they were there before it began."""
+        """The child processes that existed before the compiler began."""
 
     def __enter__(self) -> "Compiling":
         from torch._dynamo.callback import callback_handler as handler
@@ -122,7 +122,7 @@ class Compiling:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def _watch(self, read: int, since: float) -> None:
-        """Say for how long torch has been compiling, and end a process whose handler of signals does not run."""
+        """Log how long torch has been compiling, and end the process if a signal handler does not run."""
         try:
             while (number := self._signal(read, EVERY)) not in self.interrupt.before:
                 if number == 0:
@@ -161,8 +161,8 @@ def descendants(process: int | None = None) -> set[int]:
 
 
 def end_compiler(others: set[int] | None = None) -> None:
-    """Kill the processes that the compiler has started. A later call without `others` kills those that its threads have
-    started since.
+    """Kill the processes that the compiler has started. A later call without `others` kills processes that its threads
+    have started since.
 
     others: all other processes that this one has started.
     """
@@ -174,4 +174,4 @@ def end_compiler(others: set[int] | None = None) -> None:
 
 
 _others: set[int] | None = None
-"""The processes that are not the compiler's, once a run was stopped while compiling; None before."""
+"""The child processes that are not the compiler's, once a run was stopped while compiling; None before."""

@@ -1,4 +1,4 @@
-"""Resolve the settings of a run for its device: precision, capturing and threads."""
+"""Decide the precision, graph capture and threads of a run on its device."""
 
 import torch
 from torch.optim import Optimizer
@@ -16,16 +16,16 @@ from vision_attn.task import Task
 def precision_for(device: torch.device) -> str:
     """Return the precision of a new run with `precision: auto`: bf16 on a CUDA device that has it, otherwise fp32.
 
-    Always fp32 on a CPU, also on one with bfloat16 instructions: there a run without further settings gives the same
-    weights on every processor of a kind, and results that users compare were reached in fp32.
+    Always fp32 on a CPU, even with bfloat16 instructions, so that a run gives the same weights on every processor of a
+    kind, and published results, which were reached in fp32, can be compared.
     """
     native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "bf16" if native else "fp32"
 
 
 def computed(precision: str, device: torch.device) -> str:
-    """Return the precision in which a run of `precision` computes: fp32 instead of bf16 on a processor that multiplies
-    bfloat16 many times more slowly."""
+    """Return the precision in which a run computes: `precision`, but fp32 in place of bf16 on a processor that
+    multiplies bfloat16 many times more slowly."""
     slow = precision == "bf16" and device.type == "cpu" and not multiplies_bf16()
     return "fp32" if slow else precision
 
@@ -50,12 +50,12 @@ def uncaptured(run: Run, task: Task, world: World, optimizer: Optimizer, schedul
 
 
 def thread_trial(run: Run, world: World, before: object) -> ThreadTrial:
-    """Return the number of torch's threads in a run: the one of `run.threads`, the one that was chosen before the run
-    was resumed, or a trial of several.
+    """Return the choice of the number of threads in a run: `run.threads`, the number that was chosen before the run was
+    resumed, or a trial of several.
 
-    There is no trial with `run.compile`, since compiled code depends on the number, nor with several processes, which
-    share the cores: these keep torch's number. Where the machine or the environment permits fewer threads than were
-    chosen before, the run goes on with fewer.
+    There is no trial with `run.compile`, since compiled code depends on the number, or with several processes, which
+    share the cores: they keep torch's number. If the machine or the environment permits fewer threads than were chosen
+    before, the run continues with fewer.
 
     before: the number that was chosen before the run was resumed; None if there is none.
     """

@@ -18,7 +18,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.machine import best_device, torch_device
 
 PATIENCE = timedelta(hours=2)
-"""How long processes wait for one that does not answer. The first process may take this long to judge predictions."""
+"""How long processes wait for one that does not answer. The first process may need this long to judge predictions."""
 GONE = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """Parts of gloo's error messages when another process has ended, or does not answer."""
 WORLD = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
@@ -70,7 +70,7 @@ class World(NamedTuple):
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Run the body in the first process (which may download, for example), then in the others."""
+        """Context manager: run the body in the first process (which may download, for example), then in the others."""
         if not self.is_main:
             self.broadcast(None)
         yield
@@ -80,7 +80,7 @@ class World(NamedTuple):
 
 @contextmanager
 def join(device: str) -> Iterator[World]:
-    """Join the process group of torchrun; without torchrun, a world of size 1."""
+    """Context manager: join the process group of torchrun; without torchrun, return a world of size 1."""
     size, rank, _ = launched()
     target = own_device(device)
     if size == 1:
@@ -101,8 +101,8 @@ def join(device: str) -> Iterator[World]:
 
 
 def launched() -> tuple[int, int, int]:
-    """Return what torchrun tells this process: the number of processes, its rank, and its rank on this machine; (1, 0,
-    0) without torchrun."""
+    """Return the number of processes, the rank of this process, and its rank on this machine, from torchrun's
+    environment; (1, 0, 0) without torchrun."""
     world, rank, here = (int(os.environ.get(name, default)) for name, default in WORLD.items())
     return world, rank, here
 
@@ -110,7 +110,7 @@ def launched() -> tuple[int, int, int]:
 def own_device(name: str) -> torch.device:
     """Return the torch device `name`, or the one that "auto" stands for; a GPU becomes the current one.
 
-    Each process of torchrun gets a GPU of its own. Raises UserError if it is not there.
+    Each process of torchrun gets its own GPU. Raises UserError if there is no such device.
     """
     size, _, local = launched()
     wanted = best_device() if name == "auto" else name
@@ -133,7 +133,7 @@ def moving_averages(task: nn.Module, world: World) -> list[Tensor]:
 
 
 def average_changes(task: nn.Module, world: World, before: Sequence[Tensor]) -> None:
-    """Change moving averages by their mean change over processes, as for the whole batch.
+    """Set moving averages to their previous values plus the mean change over processes, as for the whole batch.
 
     before: their values before the step.
     """
@@ -178,7 +178,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def forked_random(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the default generators within this context, and restore their state afterwards."""
+    """Context manager: seed the default generators, and restore their state afterwards."""
     state = random_state(device)
     seed_all(seed)
     try:

@@ -1,6 +1,6 @@
 """`fit`: train a task on a source until it is done, from scratch or from the last checkpoint of a run folder.
 
-All decisions before the first step stand here; the loop itself is in `training`.
+All decisions before the first step are made here; the loop is in `training`.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,19 +50,19 @@ def fit(
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None,
     run: Run,
 ) -> dict[str, float]:
-    """Train, and return the metrics of the best weights, which then lie in `run.folder`/best.
+    """Train, and return the metrics of the best weights, which are then in `run.folder`/best.
 
-    Started again with the same arguments, a run that was stopped or killed goes on exactly where its last checkpoint
-    stands, and a finished run returns at once; with more epochs, it goes on. With `data.automatic_batch`, a run that
-    begins finds the size of its batches. While it trains, the process has the number of threads of the run.
+    Called again with the same arguments, a stopped or killed run continues exactly from its last checkpoint. A finished
+    run returns at once, or continues if `run.epochs` has grown. With `data.automatic_batch`, a new run finds the size
+    of its batches. While it trains, the process has the number of threads of the run.
 
-    Raises UserError for mistakes that the user can mend: settings that changed since the checkpoint, a folder in use,
-    an unknown metric, a loss that is not finite, too little memory for a batch (it names a size that fits), a full
-    disk. Ctrl-C and SIGTERM save and then raise KeyboardInterrupt and SystemExit(143); while torch compiles
-    (`run.compile`), at once and without saving.
+    Raises UserError for problems that the user can solve: settings that changed since the checkpoint, a folder in use,
+    an unknown metric, a loss that is not finite, too little memory for a batch (the message names a size that fits), a
+    full disk. Ctrl-C and SIGTERM save a checkpoint and then raise KeyboardInterrupt and SystemExit(143); while torch
+    compiles (`run.compile`), they raise at once, without saving.
 
-    schedule: is called with the optimizer, and gets the number of steps of all epochs as `configuration.schedules`
-        says; it is stepped once per optimiser step.
+    schedule: called with the optimizer and the number of steps of all epochs (see `configuration.schedules`); stepped
+        once per optimiser step.
     """
     check_watchers(run)
     keep_freed_memory()
@@ -136,7 +136,7 @@ def fit(
 
 
 def batch_size(model: Task, data: Source, world: World, run: Run) -> int:
-    """Find the size of batches of a run that begins, and write it into its config."""
+    """Find the size of batches of a new run, and write it into its config."""
     states = MOMENTS + (run.average is not None) + bool(run.start_share)
     cast = partial(autocast, world.device, run.precision)
     options = {"seed": run.seed, "states": states, "processes": world.size}
@@ -162,7 +162,7 @@ def nothing_left(folder: Path, data: Source, run: Run) -> bool:
 
 def build(task: Callable[[Source], Task], data: Source, world: World, run: Run, *, fresh: bool) -> Task:
     """Build the task on its device and prepare its data. Weights come from the checkpoint, from `run.start_from`, or
-    from `Task.initialise`. A run that goes on keeps the words or classes with which it began."""
+    from `Task.initialise`. A resumed run keeps the words or classes with which it began."""
     if not fresh:
         restore_start(data, run)
     if fresh and run.start_from is not None:

@@ -11,14 +11,14 @@ from vision_attn.system.console import say
 
 
 class Interrupt:
-    """Within this context, the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once. While
+    """Context manager: the first signal only sets `asked`; a second Ctrl-C raises KeyboardInterrupt at once. While
     torch compiles, the first signal ends the run at once (see `compiling.Compiling`)."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.at_once: Callable[[int], None] | None = None
-        """A function that is called with the number of a signal, in place of waiting for the end of the step. It
-        raises."""
+        """If set, this function is called with the number of a signal instead of waiting for the end of the step. It
+        must raise."""
         self.before: dict = {}
 
     @property

@@ -32,13 +32,13 @@ class Log:
 
     def __init__(self, folder: Path, world: World, run: Run, start: int, *, step: int = 0) -> None:
         """
-        start: the number of bytes of metrics.jsonl that stay.
-        step: the step from which the run goes on.
+        start: the number of bytes of metrics.jsonl to keep.
+        step: the step from which the run continues.
         """
         self.world = world
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
-        """The number of steps with each scalar: a task may return some of its scalars in some steps alone."""
+        """The number of steps with each scalar, since a task may return some scalars only in some steps."""
         self.items, self.waited = 0, 0.0
         self.started = self.since = time.monotonic()
         watched = replace(run, wandb=run.wandb and world.is_main, tensorboard=run.tensorboard and world.is_main)
@@ -46,7 +46,7 @@ class Log:
         self.file = _open(folder / "metrics.jsonl", start) if world.is_main else None
 
     def add(self, scalars: dict[str, Tensor], items: int, waited: float = 0.0) -> None:
-        """Add the scalars of one step. Keeps none of these tensors: the next step may overwrite them.
+        """Add the scalars of one step. The tensors are not kept, since the next step may overwrite them.
 
         items: the number of items of the step.
         waited: the seconds for which the step waited for data.
@@ -92,7 +92,7 @@ class Log:
         self.watchers.call("pictures", paths, step)
 
     def flushed(self) -> int:
-        """Flush metrics.jsonl to disk and return its size in bytes: a checkpoint must not count unflushed lines."""
+        """Flush metrics.jsonl to disk and return its size in bytes. A checkpoint must not count unflushed lines."""
         if not self.file:
             return 0
         with _writing(self.file.name):
@@ -104,7 +104,8 @@ class Log:
         return {"sums": {name: value.cpu() for name, value in self.sums.items()}, "counts": self.counts}
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Restore this process's sums from those of all, or their means if the number of processes has changed."""
+        """Restore the sums of this process from those of all processes; if the number of processes has changed, use
+        their means."""
         mine = [states[self.world.rank]] if len(states) == self.world.size else states
         for name in mine[0]["sums"]:
             self.sums[name] = sum(state["sums"][name] for state in mine).to(self.world.device) / len(mine)
@@ -118,8 +119,8 @@ class Log:
 
 
 def _open(path: Path, start: int) -> BinaryIO:
-    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. Prints a line if it
-    has fewer, because somebody has changed it; training goes on."""
+    """Open metrics.jsonl for appending, truncated to the `start` bytes that the checkpoint counts. If somebody has
+    shortened the file, prints a line and continues."""
     check_replaced(path)
     with _writing(path):
         file = open(path, "ab")  # noqa: SIM115
@@ -133,7 +134,7 @@ def _open(path: Path, start: int) -> BinaryIO:
 
 @contextmanager
 def _writing(path: str | Path) -> Iterator[None]:
-    """Within this context, an OSError becomes a UserError that names the file."""
+    """Context manager: convert an OSError to a UserError naming the file."""
     try:
         yield
     except OSError as error:

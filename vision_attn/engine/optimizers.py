@@ -1,4 +1,5 @@
-"""Optimizers and schedules as a step needs them: fused, warmed up, and ready to be captured in a graph."""
+"""Prepare optimizers and schedules for training: fused kernels, warmup, learning rates by part, and capture in a
+graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ def with_rates(
     parameters: Sequence[nn.Parameter],
     rates: Sequence[tuple[nn.Module, float]],
 ) -> Optimizer:
-    """Build an optimizer in which the parameters of each module in `rates` have their own learning rate: that of the
-    others times the factor."""
+    """Build an optimizer with learning rates by module.
+
+    rates: modules, each with the factor on the learning rate of its parameters.
+    """
     factors = {parameter: factor for module, factor in rates if factor != 1 for parameter in module.parameters()}
     if not any(parameter in factors for parameter in parameters):
         return optimizer(list(parameters))
@@ -45,7 +48,7 @@ def with_fused_kernels(optimizer: Optimizer) -> Optimizer:
 
 
 LONGER = 10
-"""The length that a run should have, in multiples of its warmup."""
+"""A run should be at least this many times as long as its warmup."""
 
 
 def warm(
@@ -82,7 +85,7 @@ def warm(
 
 
 def can_be_captured(optimizer: Optimizer) -> bool:
-    """Return whether all numbers that change from step to step can be tensors on the device."""
+    """Return whether all numbers of the optimizer that change from step to step can be tensors on the device."""
     fused_descent = type(optimizer) is SGD and all(group["fused"] for group in optimizer.param_groups)
     return fused_descent or "capturable" in optimizer.defaults
 
@@ -99,8 +102,8 @@ def changes_momentum(schedule: LRScheduler | None) -> bool:
 
 
 def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:
-    """Hold the optimizer's step counts on the device if `captured`. Loading a state overwrites this with the choice of
-    the saved run, so call it after loading too."""
+    """Keep the optimizer's step counts on the device if `captured`. Loading a state restores the choice of the saved
+    run, so call this again after loading."""
     for group in optimizer.param_groups:
         if "capturable" in optimizer.defaults:
             group["capturable"] = bool(captured and group["params"][0].is_cuda) or optimizer.defaults["capturable"]
@@ -112,7 +115,7 @@ def make_capturable(optimizer: Optimizer, *, captured: bool) -> None:
 class Rates:
     """The learning rates of an optimizer as tensors on the device, which a captured step reads at each replay.
 
-    Schedules, logs and checkpoints go on with the plain numbers in the optimizer's groups.
+    Schedules, logs and checkpoints still use the plain numbers in the optimizer's groups.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
@@ -129,7 +132,7 @@ class Rates:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within this context, the optimizer's groups hold the tensors."""
+        """Context manager: put the tensors into the optimizer's groups."""
         groups = self.optimizer.param_groups
         plain = [group["lr"] for group in groups]
         for tensor, group in zip(self.tensors, groups, strict=True):

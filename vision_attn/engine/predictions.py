@@ -1,4 +1,4 @@
-"""The predictions of all processes of a run, gathered in the first one."""
+"""Predict batches in all processes of a run, and gather the predictions in the first process."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -33,15 +33,15 @@ def predictions(
     """Predict the batches of this process. The first process yields the predictions of all processes, in the order of
     the split; the others must iterate too, and get none.
 
-    The samples of a prediction depend on `seed` and on the number of its batch alone, so that any number of processes
-    gives the same. The random state is that of the last prediction afterwards. Raises `DoesNotFit` where memory is
-    short for a batch.
+    The samples of a prediction depend only on `seed` and on the number of its batch, so that any number of processes
+    gives the same predictions. Leaves the random state of the last prediction. Raises `DoesNotFit` if memory is short
+    for a batch.
 
     what: the name of the progress bar.
     full: see `Task.predict`.
     sizes: a list to which the number of images of each batch of this process is appended.
-    asked: returns whether this process was asked to stop; then all processes raise Stopped before their next batch.
-    within: a context for each batch, which can be entered again.
+    asked: returns whether this process was asked to stop. Then all processes raise `Stopped` before their next batch.
+    within: a reusable context manager, entered for each batch.
     """
     number, arranged = world.rank, dict[Any, Any]()  # weights that all batches share
     batches = iter(progress(batches, what=what, unit="batch") if world.is_main else batches)

@@ -1,5 +1,5 @@
-"""The errors that end a run or an evaluation for lack of memory: they name a batch that fits, and the keys that choose
-it."""
+"""Make the errors for lack of memory in training and evaluation, which name a size of batches that fits and its
+keys."""
 
 from pathlib import Path
 
@@ -13,11 +13,10 @@ PAGE = "docs/out_of_memory.md says what else to do"
 
 
 def in_training(training: Training, short: str | DoesNotFit) -> UserError:
-    """Return the error that ends a run for which memory is short.
+    """Return the error that ends a run for lack of memory. It tries smaller batches, so call it when nothing refers to
+    the tensors of the step any more.
 
-    Call it when nothing refers to the tensors of the step any more: it tries smaller batches.
-
-    short: the reason in words if a step failed, or the error of validation.
+        short: the reason in words if a step failed, or the error of validation.
     """
     data, run, world = training.data, training.run, training.world
     if isinstance(short, DoesNotFit):
@@ -39,7 +38,7 @@ def in_training(training: Training, short: str | DoesNotFit) -> UserError:
 
 
 def in_evaluation(error: DoesNotFit, data: Source) -> UserError:
-    """Return the error that ends an evaluation for whose batches memory is short."""
+    """Return the error that ends an evaluation for lack of memory."""
     key = "evaluation_batch_size" if hasattr(data, "evaluation_batch_size") else "batch_size"
     way = f"Add --data.{key}={error.fits}; a narrower beam needs less too"
     return UserError(_told("this evaluation", error.size, error.fits, error.reason, way))

@@ -30,8 +30,8 @@ from vision_attn.task import Batch, Task
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALLEST_SCALE = 2.0**-16
-"""The smallest scale of the loss with fp16. The scale is halved after each step whose gradients are not finite, and
-that step is left out."""
+"""The smallest scale of the loss with fp16. After a step whose gradients are not finite, which is skipped, the scale is
+halved."""
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -92,7 +92,7 @@ class Step:
         self.shapes: tuple = ()
         """The shapes of the batches of the current step."""
         self.terms: dict[str, Tensor] = {}
-        """The scalars of the task in the latest step, which a message names if they are not finite."""
+        """The scalars of the task in the latest step, for messages about values that are not finite."""
 
     def __call__(self, batches: Iterator[Batch], number: int, step: int) -> tuple[dict[str, Tensor], int]:
         """Do step `step` over the next `number` batches. Returns the mean scalars, on the device, and the number of
@@ -105,27 +105,27 @@ class Step:
         if self.captured:
             self.rates.fill()
         with self.profile.step(step):
-            totals = self.work(self._noted(batches, number, step), number)
+            totals = self.work(self._next_batches(batches, number, step), number)
         if self.schedule is not None:
             self.schedule.step()
         return totals, self.items
 
     @property
     def prepared(self) -> bool:
-        """Whether the latest step compiled or captured for later steps, and so took longer than they will."""
+        """Whether the latest step took longer than later ones, because it compiled or captured."""
         compiled = self.compiling is not None and self.compiling.lately()
         return compiled or (isinstance(self.work, Captured) and self.work.prepared)
 
     @contextmanager
     def told(self, interrupt: Interrupt) -> Iterator[None]:
-        """Within this context, the user is told while torch compiles, and a signal then ends the run at once."""
+        """Context manager: log when torch compiles, and let a signal meanwhile end the run at once."""
         if not self.run.compile:
             yield
             return
         with Compiling(interrupt, is_main=self.world.is_main) as self.compiling:
             yield
 
-    def _noted(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
+    def _next_batches(self, batches: Iterator[Batch], number: int, step: int) -> Iterator[Batch]:
         """Yield the next `number` batches, noting their image ids and counting their items."""
         taken = 0
         for batch in self.profile.waiting(islice(batches, number)):
@@ -141,7 +141,7 @@ class Step:
             raise UserError("the data source yielded fewer training batches than its length")
 
     def compute(self, batches: Iterable[Batch], number: int) -> dict[str, Tensor]:
-        """Do all work of a step that happens on the device. Numbers that change from step to step come from tensors."""
+        """Do all device work of a step. Numbers that change from step to step are read from tensors."""
         totals: dict[str, Tensor] = {}
         before = moving_averages(self.task, self.world)
         try:
@@ -173,7 +173,7 @@ class Step:
         return scalars
 
     def _check_gradients(self) -> None:
-        """Raise UserError if a weight has no gradient, for which the other processes would wait in vain."""
+        """Raise UserError if a weight has no gradient: other processes would wait for it forever."""
         if any(weight.grad is None for weight in self.parameters):
             weights = self.task.named_parameters()
             idle = [name for name, weight in weights if weight.requires_grad and weight.grad is None]
@@ -219,7 +219,8 @@ class Step:
     def check(self) -> None:
         """Raise UserError if any step since the last check had a loss or gradient that was not finite.
 
-        All processes must call it together. It synchronises with the device, so call it where that happens anyway.
+        All processes must call it together. It synchronises with the device, so call it where synchronisation is needed
+        anyway.
         """
         if self.scaler.is_enabled() and self.scaler.get_scale() < SMALLEST_SCALE:
             raise UserError(
@@ -274,8 +275,8 @@ class Step:
                 getattr(self, name).load_state_dict(state[name])
 
     def restart_schedule(self, done: int) -> tuple[float, float]:
-        """Start the schedule again, over the steps of this run, and take it to step `done`, in place of the state that
-        was loaded. Returns the learning rate of the first group before and after."""
+        """Replace the loaded state of the schedule by a new schedule over the steps of this run, at step `done`. Return
+        the learning rate of the first group before and after."""
         groups = self.optimizer.param_groups
         old = groups[0]["lr"]
         for group in groups:

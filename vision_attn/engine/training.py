@@ -107,8 +107,8 @@ class Training:
         position.since_best = world.broadcast(position.since_best)
 
     def stretch(self) -> None:
-        """Let the schedule of a run that goes on span `run.epochs`, if it began with another number of epochs, or with
-        batches of another size, which may add a step to an epoch."""
+        """Stretch the schedule of a resumed run over `run.epochs`, if the number of epochs has changed, or the size of
+        batches, which may add a step to an epoch."""
         before, run = self.position.plan.get("epochs"), self.run
         same = before == run.epochs
         if before is None or (same and not self.regrouped) or trained(self.position, run):
@@ -176,8 +176,8 @@ class Training:
             say(f"{name}: step {position.step}, loss {line['loss']:.4g}{nll}, {rate}")
 
     def one_step(self, batches: Iterator[Batch], number: int, bar: Any) -> tuple[dict[str, Tensor], int]:
-        """Do one step. While the number of threads is not chosen, its time counts in the trial, with the wait for its
-        batches. The progress bar's estimate leaves out the time by which it is slower than later steps will be."""
+        """Do one step. While the number of threads is not chosen, its time, including the wait for its batches, counts
+        in the trial. The estimate of the progress bar ignores the extra time of steps that compile or capture."""
         began, trial = time.monotonic(), self.threads
         if trial.chosen is not None:
             self.step.profile.begin(self.position.step)
@@ -267,7 +267,7 @@ class Training:
 
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
-        """Within this context, the task holds the weights to validate and keep: averaged if `run.average`, and
+        """Context manager: put the weights to validate and keep into the task: averaged if `run.average`, and
         interpolated with the weights of the start if `run.start_share`."""
         with ExitStack() as held:
             for weights in filter(None, (self.step.average, self.step.between)):

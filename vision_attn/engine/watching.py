@@ -1,4 +1,4 @@
-"""The services in which a run can be watched, in addition to metrics.jsonl: Weights & Biases and TensorBoard."""
+"""Log a run to Weights & Biases and TensorBoard, in addition to metrics.jsonl."""
 
 import os
 import re
@@ -20,8 +20,8 @@ from vision_attn.system.files import replacing
 
 
 class Watchers:
-    """The services that get the lines and pictures of a run. A service that fails does not stop training: it is left
-    out from then on, and a line says so."""
+    """The services that receive the lines and pictures of a run. A service that fails does not stop training: it is
+    dropped, and a logged line says so."""
 
     def __init__(self, folder: Path, run: Run, *, step: int | None) -> None:
         """
@@ -59,11 +59,11 @@ class WandB:
     """A run of Weights & Biases, begun or resumed."""
 
     def __init__(self, folder: Path) -> None:
-        """Start with the config of the folder. Project, name and id come from the environment where it sets them.
+        """Start with the config of the folder. The environment may set project, name and id.
 
-        Without an account, or where the service cannot be reached, the run is logged offline, and a line says how to
-        send it. wandb asks for an account itself where there is a terminal. With --quiet it prints nothing, unless
-        WANDB_SILENT says otherwise.
+        Without an account, or if the service cannot be reached, the run is logged offline, and a line says how to
+        upload it. In a terminal, wandb itself asks for an account. With --quiet it prints nothing, unless WANDB_SILENT
+        says otherwise.
         """
         if is_quiet():
             os.environ.setdefault("WANDB_SILENT", "true")
@@ -87,8 +87,7 @@ class WandB:
         self.run.log(dict(line), step=step)
 
     def pictures(self, paths: Sequence[Path], step: int) -> None:
-        """Send pictures and pages, with a table of the pictures that have a description, such as captions with the maps
-        of their words."""
+        """Send pictures and pages, and a table of the pictures with a description, such as captions with their maps."""
         import wandb
 
         drawn = {path: wandb.Image(str(path), caption=path.stem) for path in _drawn(paths)}
@@ -140,7 +139,7 @@ def _drawn(paths: Sequence[Path]) -> list[Path]:
 
 
 def _description(path: Path) -> str | None:
-    """Return the text that a picture file holds, such as a caption."""
+    """Return the description in a picture file, such as a caption."""
     with Image.open(path) as file:
         return file.info.get("Description")
 

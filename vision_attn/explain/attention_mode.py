@@ -1,4 +1,4 @@
-"""`Recorder`, a mode of torch that sees every operation of a model and keeps the maps of its attention."""
+"""`Recorder`, a torch function mode that intercepts the operations of a model and records its attention maps."""
 
 import re
 import threading
@@ -38,12 +38,12 @@ class RecordedAttention:
         self.name = name
         """The module, as in `model.named_modules()`."""
         self.call = call
-        """The number of attentions that the module computed before, such as those of the words generated before."""
+        """The number of earlier calls in which the module computed attention, such as those for earlier words."""
         self.maps: Float[Tensor, "B K Q N"] = maps
-        """The weight of each of N keys for each of the recorded queries, by head, in float32 or wider. A row sums to 1,
-        or is 0 where everything is masked. Without dropout and without gradient."""
+        """The weights of N keys for each recorded query and head, in float32 or wider, before dropout and without a
+        gradient. A row sums to 1, or is 0 where everything is masked."""
         self.queries = queries
-        """The queries that the rows of `maps` belong to, counted from 0 in this call."""
+        """The indices of the recorded queries in this call, one for each row of `maps`."""
         self.num_queries = num_queries
         """The number of queries in the call."""
         self.gradient: Float[Tensor, "B K Q N"] | None = None
@@ -71,7 +71,7 @@ class AttentionRecord(list[RecordedAttention]):
 
 
 class Recorder(TorchFunctionMode):
-    """Record attention by watching every operation of torch, under whatever name it was imported."""
+    """Records attention by intercepting every function of torch, whatever name it was imported under."""
 
     def __init__(self, queries: Queries, layers: re.Pattern[str], gradients: bool, mean: bool = False) -> None:
         super().__init__()
@@ -104,10 +104,10 @@ class Recorder(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> Tensor:
-        """Handle F.scaled_dot_product_attention: compute its maps again, for the rows asked for."""
+        """Handle F.scaled_dot_product_attention: recompute its maps for the queries to record."""
         output = func(query, key, value, attn_mask, dropout_p, is_causal, **options)
         attn_mask = _plain(attn_mask, query.device)
-        packed = _packed(query, key, self.running[-1][1])
+        packed = _has_packed_heads(query, key, self.running[-1][1])
 
         def heads(tensor: Tensor) -> Tensor:
             """Reshape to (B, K, Q, E), also a single query that transformers spread over the axis of queries."""
@@ -126,7 +126,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def multi_head(self, func: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Handle F.multi_head_attention_forward. No mode is active within it, so the functions that it calls are
+        """Handle F.multi_head_attention_forward. Modes are disabled within it, so the functions that it calls are
         replaced while it runs."""
         mine, num_heads = threading.get_ident(), args[4] if len(args) > 4 else kwargs["num_heads"]
         fused, softmax = F.scaled_dot_product_attention, F.softmax
@@ -147,7 +147,7 @@ class Recorder(TorchFunctionMode):
             F.scaled_dot_product_attention, F.softmax = fused, softmax
 
     def native(self, func: Callable, query: Tensor, key: Tensor, value: Tensor, *args: Any) -> Any:
-        """Handle the fast path of nn.MultiheadAttention, which has no gradient: compute queries and keys again."""
+        """Handle the fast path of nn.MultiheadAttention, which has no gradient: recompute queries and keys."""
         output = func(query, key, value, *args)
         _, num_heads, weight, bias, _, _, mask, *_ = args
         biases = (None, None) if bias is None else bias.chunk(3)[:2]
@@ -169,7 +169,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def softmax(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """Mark the result of a softmax over the last axis: it may turn out to be attention."""
+        """Mark the result of a softmax over the last axis, which may be attention."""
         output = func(*args, **kwargs)
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if output.dim() >= 3 and dim in (-1, output.dim() - 1):
@@ -185,7 +185,7 @@ class Recorder(TorchFunctionMode):
         return output
 
     def product(self, func: Callable, *args: Any, **kwargs: Any) -> Tensor:
-        """Record a marked softmax that is multiplied with something: it is attention."""
+        """Record a marked softmax that is multiplied with another tensor, since it is attention."""
         if not args:  # named: the left one comes first in the signature of each
             left = next((kwargs[name] for name in ("input", "self") if name in kwargs), None)
             operands = (left,)
@@ -197,7 +197,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def keep_computed(self, weights: Tensor, maps: Float[Tensor, "B K Q N"]) -> None:
-        """Keep the rows asked for of a map that the model computed itself."""
+        """Record a map that the model computed itself, for the queries to record."""
         queries, shape = self.wanted_queries(maps.shape[-2]), maps.shape
         kept = at_least_float32(maps.detach()[:, :, queries])
         self.keep(
@@ -205,7 +205,7 @@ class Recorder(TorchFunctionMode):
         )
 
     def wanted_queries(self, num_queries: int) -> list[int]:
-        """Return the indices of the queries to keep."""
+        """Return the indices of the queries to record."""
         if self.queries == "all":
             return list(range(num_queries))
         wanted = [self.queries] if isinstance(self.queries, int) else list(self.queries)
@@ -220,8 +220,11 @@ class Recorder(TorchFunctionMode):
     def keep(
         self, maps: Tensor, queries: list[int], num_queries: int, output: Tensor, slope: Callable[[Tensor], Tensor]
     ) -> None:
-        """Add an attention to the record. Where gradients are recorded, its gradient is `slope` of the gradient of
-        `output`."""
+        """Add an attention to the record.
+
+        maps: its rows for `queries`, out of `num_queries`.
+        output: a tensor computed from the maps, whose gradient `slope` converts to the gradient of the maps.
+        """
         name, maps = self.running[-1][0], maps.mean(dim=1, keepdim=True) if self.mean else maps
         attention = RecordedAttention(
             name, sum(other.name == name for other in self.record), maps, tuple(queries), num_queries
@@ -237,7 +240,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _plain(mask: Tensor | None, device: torch.device) -> Tensor | None:
-    """Return the mask that a `torch.nn.attention.bias.CausalBias` stands for, which holds no numbers; other masks are
+    """Return a `torch.nn.attention.bias.CausalBias`, which holds no numbers, as a mask of numbers; other masks are
     unchanged."""
     if type(mask) in (Tensor, type(None), nn.Parameter):
         return mask
@@ -255,16 +258,16 @@ def _mark(tensor: Any, origin: Tensor) -> None:
 
 
 def _origin(tensor: Any) -> Tensor | None:
-    """Return the marked softmax that a tensor is or comes from; None for other tensors."""
+    """Return the marked softmax that a tensor is or was computed from; None for other tensors."""
     if not isinstance(tensor, Tensor) or "softmax_origin" not in vars(tensor):
         return None
     origin = vars(tensor)["softmax_origin"]
     return tensor if origin is None else origin
 
 
-def _packed(query: Tensor, key: Tensor, module: nn.Module) -> bool:
-    """Return whether transformers put the queries that share a key on the axis of queries, as it does for a single
-    query in grouped-query attention with a mask."""
+def _has_packed_heads(query: Tensor, key: Tensor, module: nn.Module) -> bool:
+    """Return whether transformers put the heads that share a key on the axis of queries, as it does for a single query
+    in grouped-query attention with a mask."""
     groups = getattr(module, "num_key_value_groups", 1)
     if groups == 1 or query.shape[-2] != groups or query.shape[-3] != key.shape[-3]:
         return False

@@ -1,4 +1,4 @@
-"""Maps computed from a model's scores alone: Integrated Gradients and SmoothGrad (by `captum`), Score-CAM, and
+"""Attribution maps for any architecture: Integrated Gradients and SmoothGrad (by `captum`), Score-CAM, and
 occlusion."""
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def score_cam(
     score: Score, image: Float[Tensor, "C Y X"], features: Float[Tensor, "1 D rows columns"]
 ) -> Float[Tensor, "rows columns"]:
     """Compute Score-CAM (Wang et al. 2020, eq. 3 to 5): the positive part of the sum of a layer's channels, each
-    weighted by how much the score rises from that of an empty image if the image is lit by that channel alone.
+    weighted by how much the score of the image, multiplied by that channel, exceeds the score of an empty image.
 
     Differs from the paper: only the `CHANNELS` that differ most between places are used.
     """
@@ -75,7 +75,7 @@ def score_cam(
 def occlusion(
     score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], fill: Fill = noisy_interpolation
 ) -> Float[Tensor, "rows columns"]:
-    """Measure how much the score falls without each region (Zeiler and Fergus 2014, section 4.2).
+    """Return how much the score falls without each region of a `grid` (Zeiler and Fergus 2014, section 4.2).
 
     Differs from the paper: `fill` replaces a region, not a grey square (see `metrics.perturbations`)."""
     alone = torch.eye(grid[0] * grid[1], dtype=torch.bool, device=image.device).unflatten(1, grid)

@@ -1,8 +1,8 @@
-"""`Subject`: a model whose maps are computed and measured, with its answers, its scores on changed images, and its
+"""`Subject`: the interface of a model for explaining and measuring its maps: answers, scores on changed images, and
 maps.
 
-`AnswerSubject` is a classifier, a matcher or an encoder of another library, or one of this package that sees whole
-images. Captioners and classifiers of glimpses stand in `vision_attn.tasks.subjects`.
+`AnswerSubject` is a classifier, a matcher or an encoder of another library, or a classifier of this package that sees
+whole images. `vision_attn.tasks.subjects` has captioners and classifiers that take glimpses.
 """
 
 from abc import ABC, abstractmethod
@@ -49,17 +49,17 @@ class Map(NamedTuple):
 
 
 class Subject(ABC):
-    """A model and the calls that explaining and measuring need. Images have the model's size and no batch axis: (C, Y,
-    X)."""
+    """A model with the calls that explaining and measuring need. Images (C, Y, X) have the model's size and no batch
+    axis."""
 
     module: nn.Module
     """The module whose weights are randomised."""
     own: tuple[str, ...] = ()
-    """The methods that only this kind of model has."""
+    """The names of methods that only this kind of model has."""
     fit: Fit = "centre"
     """The part of a picture that the model sees."""
     seen: Extent = WHOLE
-    """Where the image lies on that part of the picture."""
+    """The extent of the image on the part of the picture that `fit` names."""
     unit = "probability"
     """The name of the unit of scores."""
     random = False
@@ -69,7 +69,7 @@ class Subject(ABC):
 
     @abstractmethod
     def read(self, picture: Image.Image) -> Float[Tensor, "C Y X"]:
-        """Return the image that the model takes, from the part of a photograph that `fit` names."""
+        """Convert the part of a photograph that `fit` names to the input of the model."""
 
     @abstractmethod
     def questions(self, image: Float[Tensor, "C Y X"]) -> list[ExplainedAnswer]:
@@ -80,8 +80,7 @@ class Subject(ABC):
         """Return the score of an answer, such as its probability, for each of several changed images."""
 
     def methods(self, image: Float[Tensor, "C Y X"]) -> list[str]:
-        """Return the methods that the model has maps of, from the cheapest to the most expensive, found with one
-        image."""
+        """Return the names of the methods that work for this model, tried on one image, the cheapest first."""
         return [*self.own, "occlusion"]
 
     def weights(self, method: str, image: Float[Tensor, "C Y X"], target: Any) -> Float[Tensor, "rows columns"]:
@@ -111,22 +110,23 @@ class Subject(ABC):
         boxes: Callable[[str], list[Any]],
         fill: Callable,
     ) -> list[list[float] | None] | None:
-        """Return, for each question that is measured, how often its answer becomes likelier when the model is steered
-        to its place, and to a random place; None for a model that cannot be steered.
+        """Return for each measured question how often its answer becomes likelier when the model is steered to its
+        place, and to a random place; None for a model that cannot be steered.
 
-        boxes: a function from an answer to its boxes on the image."""
+        boxes: a function from an answer to its boxes on the image.
+        fill: fills removed regions of an image."""
         return None
 
     def inputs(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "1 ..."]:
-        """Return the tensor that gradients are taken of: the image, or its annotation vectors."""
+        """Return the tensor with respect to which gradients are taken: the image, or its annotation vectors."""
         return image[None]
 
     def value(self, inputs: Float[Tensor, "N ..."], target: Any) -> Float[Tensor, "N"]:
-        """Return the score of the answer from `inputs` before it becomes a probability, with a gradient."""
+        """Return the score of an answer, before it becomes a probability, as a differentiable function of `inputs`."""
         raise NotImplementedError
 
     def pooled(self, attribution: Float[Tensor, "1 ..."]) -> Float[Tensor, "rows columns"]:
-        """Turn an attribution of `inputs` into a map: the sum over channels, averaged over each region."""
+        """Convert an attribution of `inputs` to a map: the sum over channels, averaged over each region."""
         total = attribution.sum(dim=1)
         return F.adaptive_avg_pool2d(total, regions_of(tuple(total.shape[1:])))[0]
 
@@ -143,8 +143,9 @@ class AnswerSubject(Subject):
     model: OpenedModel
 
     def __init__(self, model: OpenedModel, texts: Sequence[str] = (), device: torch.device | None = None) -> None:
-        """texts: the classes to explain, or the texts to match. device: the device of inputs; by default that of the
-        weights."""
+        """texts: the classes to explain, or the texts to match.
+        device: the device of inputs; by default that of the weights.
+        """
         self.model, self.module, self.texts, self.random = model, model.module, tuple(texts), model.random
         if model.kind == "matcher" and not texts:
             raise UserError("this model compares images with texts: give a text")

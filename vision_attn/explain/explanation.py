@@ -11,7 +11,7 @@ from vision_attn.system.errors import UserError
 
 
 class Explanation(NamedTuple):
-    """Words, each with a map, and the attention to compare the maps with."""
+    """Words, each with a map, and the attention of single layers for comparison."""
 
     words: list[str]
     alpha: Float[Tensor, "T Y X"]
@@ -32,8 +32,10 @@ class Explanation(NamedTuple):
 def chosen(
     raw: Float[Tensor, "T N K _ _"] | Sequence[Float[Tensor, "T _ _ _"]], layer: int | None, head: int | None
 ) -> Float[Tensor, "T Y X"]:
-    """Return the maps of one layer and head, or the mean over layers or heads where that is None. Layers in a list
-    differ in size and have no mean. Raises UserError if there is no such layer or head."""
+    """Return the maps of one layer and head. Raises UserError if there is no such layer or head.
+
+    layer, head: None: the mean of all. Layers in a list differ in size and have no mean.
+    """
     layers: Sequence[Tensor] = raw.unbind(1) if isinstance(raw, Tensor) else raw
     N = len(layers)
     if layer is not None and not -N <= layer < N:

@@ -1,7 +1,7 @@
-"""`intervene`: compare a model's answers with and without attention to some patches, a test of maps by intervention.
+"""`intervene`: compare a model's answers with and without attention to some patches, to test its maps by intervention.
 
-A key that no query may attend to gets a score of -inf before the softmax, so the other keys share its weight. The token
-of a hidden patch stays where it is: its residual stream goes on, but nothing else reads it.
+The keys of hidden patches get a score of -inf before the softmax, so the other keys share their weight. The tokens of
+hidden patches remain: their residual stream goes on, but no other token reads it.
 """
 
 import logging
@@ -28,13 +28,13 @@ from vision_attn.system.errors import UserError
 log = logging.getLogger(__name__)
 
 LEAK = 0.005
-"""The change of probability by hidden pixels that is reported."""
+"""The smallest change of a probability, caused by hidden pixels, that is reported."""
 Box = tuple[float, float, float, float]
 """(x0, y0, x1, y1) in [-1, 1] of the picture that the model sees."""
 
 
 class Intervention(NamedTuple):
-    """The answers of a model before and after attention to some patches was removed."""
+    """The answers of a model with and without attention to some patches."""
 
     words: list[str]
     """The answers: the likeliest class before, the classes that were asked for, or the texts of a matcher."""
@@ -42,7 +42,7 @@ class Intervention(NamedTuple):
     """The probability of each answer with all patches."""
     after: list[float]
     likeliest: Sequence[tuple[str, float]]
-    """The five likeliest answers of a classifier after it, best first; empty for other models."""
+    """The five likeliest answers of a classifier without this attention, best first; empty for other models."""
     hidden: Bool[Tensor, "Y X"]
     """The patches that no query could attend to."""
     file: str = ""
@@ -50,7 +50,7 @@ class Intervention(NamedTuple):
 
 
 class _Hiding(TorchFunctionMode):
-    """Remove attention to the keys `hidden` in the modules of these names, wherever there are as many keys."""
+    """Removes attention to the keys `hidden` in the modules `names`, wherever the number of keys fits."""
 
     def __init__(self, hidden: Bool[Tensor, "N"], names: Collection[str]) -> None:
         super().__init__()
@@ -102,8 +102,8 @@ def _scaled_dot_product(attn_mask=None, dropout_p=0.0, is_causal=False, *, scale
 
 @contextmanager
 def hiding(model: nn.Module, hidden: Bool[Tensor, "N"], names: Collection[str]) -> Iterator[None]:
-    """Remove attention to the keys `hidden` in the modules of these names, within this context and in this thread.
-    Functions of torch without a gradient are not used meanwhile, which changes the rounding of outputs."""
+    """Context manager: remove attention to the keys `hidden` in the modules `names`, in this thread. Turns off torch's
+    fast paths without a gradient, which changes the rounding of outputs."""
     hider, fast = _Hiding(hidden, names), torch.backends.mha.get_fastpath_enabled()
 
     def enter(name: str, *_: Any) -> None:
@@ -130,11 +130,13 @@ def intervene(
     texts: Sequence[str] = (),
     layers: Sequence[int] | None = None,
 ) -> Intervention:
-    """Run the model on a square picture, and again without attention to the patches in a box, or with attention to
-    those alone. A patch belongs to a box that holds its centre. Class tokens and registers can always be attended to.
+    """Run the model on a square picture, and again with attention to some patches removed. A patch belongs to a box
+    that contains its centre. Class tokens and registers can always be attended to.
 
-    texts: as for `look`. layers: those in which attention is changed, from 0; negative numbers count from the end; by
-    default all.
+    without: remove attention to the patches in this box.
+    only: remove attention to all other patches.
+    texts: as for `look`.
+    layers: the layers in which attention is changed, from 0; negative numbers count from the end; by default all.
 
     Raises UserError for a model whose attention is not over the patches of the whole image, and for captioners.
     """
@@ -189,7 +191,7 @@ def _inverted(inputs: dict[str, Tensor], hidden: Bool[Tensor, "Y X"]) -> dict[st
 
 
 def _check_hidden(after: Float[Tensor, "1 N"], inverted: Float[Tensor, "1 N"]) -> None:
-    """Report a model whose answer still depends on hidden pixels."""
+    """Log a warning if the model's answer still depends on hidden pixels."""
     moved = float((after.float().softmax(dim=-1) - inverted.float().softmax(dim=-1)).abs().max())
     if moved > LEAK:
         reason = "this model averages patches, or its patches overlap"

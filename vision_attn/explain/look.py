@@ -1,4 +1,5 @@
-"""`look`: explain the answer of a model of another library, a text that it matches, or each word that it generates."""
+"""`look`: explain a model of another library with maps: of its answer, of a text that it matches, or of each generated
+word."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -28,17 +29,19 @@ def look(
     layer: int | None = None,
     head: int | None = None,
 ) -> Explanation:
-    """Explain with maps what `model` answers to a square picture.
+    """Explain the answer of `model` to a square picture with maps.
 
-    texts: what to match (needed for "matcher" models), the classes to explain (default: the likeliest), or the
+    texts: the texts to match (required for "matcher" models), the classes to explain (default: the likeliest), or the
         beginning of the caption.
-    method: "auto" is relevance where there is an answer and full attention, Grad-CAM for convolutional networks and
-        windows, and attention for captioners and encoders. layer, head: counted from 0, negative from the end (head:
-        from 0), for "attention"; by default the last layer and the mean of its heads; for captioners, the mean of all
-        layers. Captioners have "attention" and "relevance". Within windows, "attention" is what each token receives
-        (`vision_attn.explain.windows`), and there is no rollout and no relevance.
+    method: "auto" is relevance for answers of models with full attention, Grad-CAM for convolutional networks and
+        windows, and attention for captioners and encoders. Captioners have only "attention" and "relevance". With
+        attention in windows, "attention" is the attention that each token receives (`vision_attn.explain.windows`), and
+        there is no rollout and no relevance.
+    layer: for "attention", counted from 0, or from the end if negative; by default the last layer, for captioners the
+        mean of all layers.
+    head: for "attention", counted from 0; by default the mean of all heads.
 
-    Raises UserError for what the model does not have.
+    Raises UserError for a method, layer, head or class that the model does not have.
     """
     if layer is not None or head is not None:
         if method not in ("auto", "attention"):

@@ -1,5 +1,5 @@
-"""Find where the maps of a model of another library lie on a picture: the region that each cell sees, and the part that
-the processor crops."""
+"""Find where the maps of a model of another library lie on a picture, from receptive fields and the crop of its
+processor."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from vision_attn.geometry.receptive_fields import Fields
 RAMP = 512
 """The side, in pixels, of the pictures that show which part of a picture reaches a model."""
 NOTHING = 0.03
-"""The largest distance from the border that resizing and rounding explain."""
+"""The largest distance from the border that may come from resizing and rounding."""
 _FIELDS: WeakKeyDictionary[nn.Module, Fields] = WeakKeyDictionary()
 
 
@@ -31,7 +31,7 @@ class Reach(NamedTuple):
     name: str
     """The name of the input that is the image, (1, 3, Y, X)."""
     white: Float[Tensor, "1 3 Y X"]
-    """The image of a white picture."""
+    """The model's input for a white picture."""
     extent: Extent
     """The part of the picture that the model sees: less than the whole if the processor crops."""
 
@@ -40,13 +40,13 @@ class Reach(NamedTuple):
         return self.white.shape[2], self.white.shape[3]
 
     def image(self, pixels: UInt8[Tensor, "3 Y X"]) -> dict[str, Tensor]:
-        """Return the inputs of an image in the size that the model takes."""
+        """Return the model's inputs for an image of the size that it takes."""
         black = self.inputs[self.name]
         return self.inputs | {self.name: black + (self.white - black) * pixels.to(black.device) / 255}
 
 
 def extent_of_map(model: OpenedModel, others: dict[str, Tensor]) -> Extent:
-    """Measure where the cells of the map that Grad-CAM takes lie on a picture.
+    """Measure where the cells of Grad-CAM's map lie on a picture.
 
     others: inputs besides the image."""
 
@@ -64,11 +64,12 @@ def extent_of_tokens(
     call: Callable[[dict[str, Tensor]], object],
     size: tuple[int, int] = (RAMP, RAMP),
 ) -> Extent:
-    """Measure where patches lie on a picture. Those that `layer` cuts out of the image, as in a ViT, need no
-    measurement; those of a convolutional stem (LeViT, PVT) do.
+    """Return where patches lie on a picture. Patches that `layer` cuts out of the image, as in a ViT, need no
+    measurement; patches of a convolutional stem (LeViT, PVT) do.
 
-    layer: the convolution that makes the patches; None if it is not known. call: runs it, from the inputs of a picture.
-    size: width and height of the picture: how much of it is cropped away depends on its shape.
+    layer: the convolution that makes the patches; None if it is not known.
+    call: runs this convolution on the inputs of a picture.
+    size: width and height of the picture, whose shape decides how much is cropped away.
     """
     if layer is None or (layer.in_channels == 3 and layer.kernel_size == layer.stride):
         return extent_of_picture(model, size)
@@ -84,15 +85,20 @@ def extent_of_tokens(
 
 
 def extent_of_picture(model: OpenedModel, size: tuple[int, int] = (RAMP, RAMP)) -> Extent:
-    """Return the part of a picture of this width and height that reaches a model; the whole picture for a model that
-    takes it in several pieces."""
+    """Return the part of a picture that reaches a model; the whole picture for a model that takes it in several pieces.
+
+    size: width and height of the picture.
+    """
     reach = reach_of(model, size)
     return WHOLE if reach is None else reach.extent
 
 
 def reach_of(model: OpenedModel, size: tuple[int, int] = (RAMP, RAMP)) -> Reach | None:
-    """Find out how a picture reaches a model, from pictures of the same shape whose brightness grows to the right and
-    to the bottom. None for a model that takes it in several pieces. size: width and height of the picture."""
+    """Measure how a picture reaches a model, with pictures whose brightness grows to the right and to the bottom. None
+    for a model that takes a picture in several pieces.
+
+    size: width and height of the pictures.
+    """
     columns, rows = (max(8, round(RAMP * side / max(size))) for side in size)
     right = torch.linspace(0, 255, columns).round().byte().expand(3, rows, columns)
     down = torch.linspace(0, 255, rows).round().byte()[:, None].expand(3, rows, columns)
@@ -124,8 +130,11 @@ def _measured(
 
 
 def _ends(values: Float[Tensor, "pixels"]) -> tuple[float, float]:
-    """Return both ends of a line of pixels in [-1, 1], fitted to the middle of the original places of the pixels,
-    `values` in [0, 1]. Less than `NOTHING` is no crop."""
+    """Return both ends of a line of pixels in [-1, 1] of the original line. Ends within `NOTHING` of the border count
+    as the border.
+
+    values: the original place of each pixel in [0, 1]; a line is fitted to the middle ones.
+    """
     number = len(values)
     middle = slice(number // 5, number - number // 5)
     at = (torch.arange(number) + 0.5)[middle] / number

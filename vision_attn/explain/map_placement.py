@@ -1,5 +1,5 @@
-"""Measure whether the cells of a map see the places where the map is drawn: a square of a picture is changed, and the
-map must change there. Attention over channels, latents without a place and patches in another order do not pass."""
+"""Test whether the cells of a map see the places where they are drawn: a square of a picture is changed, and the map
+must change there. Attention over channels, latents without a place and patches in another order fail this test."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -23,16 +23,15 @@ SIDE = 240
 SQUARE = 14
 """The side of a picture divided by the side of a changed square."""
 REGIONS = 3
-"""The rows and columns of regions in a picture, each with a square in its middle; fewer for maps with fewer cells."""
+"""The number of rows, and of columns, of regions with a square in their middle; fewer for maps with fewer cells."""
 FOLLOWS = 0.8
 """The smallest correlation, along each axis, of the centre of the changes with the place of the square."""
 PICTURES = 3
 """The number of pictures that are tried before a map is refused."""
 NOTHING = 1e-6
-"""The largest change, relative to the largest value, that rounding explains."""
+"""The largest change, relative to the largest value, that may come from rounding."""
 UNSTEADY = 0.01
-"""The difference between two calls, relative to the largest value, from which on the order of sums does not explain
-it."""
+"""The largest difference between two calls, relative to the largest value, that may come from the order of sums."""
 RANDOM = (
     "this model gives the same image another answer each time (it hides or shuffles patches, or drops out at random), "
     "so a map of it means nothing"
@@ -44,8 +43,8 @@ _known: WeakKeyDictionary[nn.Module, dict[Hashable, bool]] = WeakKeyDictionary()
 
 
 def once(module: nn.Module, key: Hashable, find: Callable[[], bool]) -> bool:
-    """Call `find` the first time a module asks, and return the same answer afterwards: places depend on a model's
-    architecture, not on its weights."""
+    """Return `find()`, computed once for each module and key: places depend on a model's architecture, not on its
+    weights."""
     known = _known.setdefault(module, {})
     if key not in known:
         known[key] = find()
@@ -56,13 +55,15 @@ def once(module: nn.Module, key: Hashable, find: Callable[[], bool]) -> bool:
 def in_place(map_of: MapOf, size: tuple[int, int] = (SIDE, SIDE)) -> bool:
     """Return whether the cells of a map see the places where the map is drawn.
 
-    Of squares in up to 9 regions of a picture, three quarters must change their own region of the map most, where each
-    region's changes are taken relative to how much it changes for all squares, and each square's to how much it changes
-    all regions. Or the centre of the changes must follow the squares from left to right and from top to bottom, as in
-    coarse maps that lie a little aside. True for maps of one cell, and for those that nothing changes. size: width and
-    height of the pictures.
+    Squares in up to 9 regions of a picture are changed, one at a time. Three quarters of them must change their own
+    region of the map most, after normalisation of the changes over squares and over regions. Or the centre of the
+    changes must follow the squares from left to right and from top to bottom, as in coarse maps that are slightly
+    displaced. True for maps of one cell, and for maps that no square changes.
 
-    Raises UserError if the map of a picture differs from one call to the next.
+    map_of: computes the map of a picture.
+    size: width and height of the pictures.
+
+    Raises UserError if the map of a picture differs between calls.
     """
     response: Any = 0.0
     for seed in range(PICTURES):
@@ -96,8 +97,12 @@ def unsteady(first: Tensor, other: Tensor) -> bool:
 
 @lru_cache(maxsize=8)
 def marked_pictures(size: tuple[int, int], seed: int, regions: tuple[int, int]) -> list[Image.Image]:
-    """Return a picture of noise, width x height, and copies with a small square in the middle of each of its regions
-    (rows and columns of them), row by row: each channel is black where it was bright, and else white."""
+    """Return a picture of noise, and for each region a copy with a small square in its middle, row by row. In the
+    square, each channel is black where it was bright, else white.
+
+    size: width and height of the picture.
+    regions: the number of rows and columns of regions.
+    """
     columns, rows = (max(SQUARE, round(SIDE * side / max(size))) for side in size)
     plain = noise(1, (rows, columns), torch.Generator().manual_seed(seed))
     middles = torch.tensor([
@@ -112,9 +117,9 @@ def marked_pictures(size: tuple[int, int], seed: int, regions: tuple[int, int]) 
 
 
 def keys_of(module: nn.Module, name: str, call: Callable[[], object]) -> Float[Tensor, "B D N"]:
-    """Return the keys' weights in the first attention that the layer `name` computes within `call`, averaged over
-    heads; in cross-attention, which may have few queries, the vectors from which the layer makes its keys, if it takes
-    them as input. `call` is ended after that layer."""
+    """Run `call`, and return the weights of the keys in the first attention of the layer `name`, averaged over heads.
+    For cross-attention, which may have few queries, return the input vectors of the keys, if the layer takes them as
+    input. `call` is ended after that layer."""
     given: list[Tensor] = []
 
     def end(_: nn.Module, args: tuple, named: dict, __: object) -> None:
@@ -151,6 +156,6 @@ def _follows(response: Float[Tensor, "squares regions"], regions: tuple[int, int
 
 
 def _by_region(change: Float[Tensor, "rows columns"], regions: tuple[int, int]) -> Float[Tensor, "regions"]:
-    """Average each region, row by row; cells that lie in several regions are divided among them."""
+    """Return the mean of each region, row by row; a cell that lies in several regions is divided among them."""
     divided = F.interpolate(change[None, None], scale_factor=REGIONS, mode="nearest")[0]
     return F.adaptive_avg_pool2d(divided, regions).flatten().cpu()

@@ -1,4 +1,5 @@
-"""The names of the methods that make maps. Importing this file is cheap: the command line shows them in its help."""
+"""The names of the methods that make maps, for the help of the command line as well, so this file imports nothing
+slow."""
 
 METHODS = {
     "relevance": "gradient-weighted relevance (Chefer et al. 2021)",
@@ -14,6 +15,6 @@ METHODS = {
 EXTRA = ("integrated-gradients", "smoothgrad")
 """The methods that need captum."""
 ATTRIBUTIONS = (*EXTRA, "score-cam", "occlusion")
-"""The methods that only run the model on other images, so they work for any architecture."""
+"""The methods that only need scores or gradients, so they work for any architecture."""
 CAMS = ("grad-cam", "layer-cam", "score-cam")
 """The methods that need a map of features."""

@@ -1,4 +1,4 @@
-"""Compute the attention maps of some queries again, from queries and keys, in blocks that need little memory."""
+"""Recompute the attention maps of some queries from queries and keys, in blocks that need little memory."""
 
 import torch
 from jaxtyping import Float, Shaped
@@ -20,7 +20,10 @@ def attention_weights(
     scale: float | None,
     queries: list[int],
 ) -> Float[Tensor, "B K queries N"]:
-    """Compute softmax(q k^T scale + mask) for some queries, in blocks. Heads of `query` may share heads of `key`."""
+    """Compute softmax(q k^T scale + mask) for some queries, in blocks. Heads of `query` may share heads of `key`.
+
+    queries: the indices of the queries.
+    """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     device_type = query.device.type
     if torch.is_autocast_enabled(device_type) and query.dtype == torch.float32:  # the model's kernel sees them rounded
@@ -46,7 +49,7 @@ def attention_weights(
 
 
 def grouped_product(queries: Float[Tensor, "B K Q E"], keys: Float[Tensor, "B G N E"]) -> Float[Tensor, "B K Q N"]:
-    """Compute queries keys^T, where K / G heads of `queries` share a head of `keys`."""
+    """Return queries keys^T, where K / G heads of `queries` share a head of `keys`."""
     groups = queries.shape[1] // keys.shape[1]
     if groups > 1:
         queries, keys = queries.unflatten(1, (-1, groups)), keys[:, :, None]

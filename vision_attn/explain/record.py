@@ -7,9 +7,9 @@
 Three forms of attention are recorded, under whatever name they were imported: `F.scaled_dot_product_attention`,
 `nn.MultiheadAttention`, and a softmax over the last axis whose result is multiplied with values (`matmul`, `bmm`, `@`,
 `einsum`), as in Swin, BLIP and every "eager" attention. Not recorded: kernels of other libraries (FlashAttention,
-xFormers), `flex_attention`, and a softmax that is transposed, or changed by more than dropout and a change of type,
-before the product. The fused path that `nn.TransformerEncoderLayer` takes without gradients is off while recording,
-which changes the rounding of its outputs.
+xFormers), `flex_attention`, and a softmax that is changed before the product by anything but dropout and a change of
+type. The fused path that `nn.TransformerEncoderLayer` takes without gradients is off while recording, which changes the
+rounding of its outputs.
 """
 
 import re
@@ -32,20 +32,20 @@ _one_at_a_time = threading.RLock()
 def record_attention(
     model: nn.Module, *, queries: Queries = 0, layers: str = "", gradients: bool = False, mean: bool = False
 ) -> Iterator[AttentionRecord]:
-    """Record the attention of `model` within this context, in this thread. Outputs stay the same, bit for bit. Another
-    thread that records waits until the context ends, because functions of torch are replaced meanwhile. So with several
-    threads, call the module itself here: `caption` or `look` of a loaded model would wait for the model's turn, which
-    another thread may hold while it waits for this context.
+    """Context manager: record the attention of `model` in this thread. Outputs stay the same, bit for bit. Functions of
+    torch are replaced meanwhile, so another thread that wants to record waits until the context ends. With several
+    threads, call the module itself within it: `caption` or `look` of a loaded model would wait for the model's lock,
+    which another thread may hold while it waits for this context.
 
-    queries: the queries whose rows are kept: a number or several (0 is a ViT's class token; -1 is the last, which
-        in generation gives one row per generated word), or "all" for full maps. Rows are computed in blocks, so
-        that a few rows of a long sequence take little memory.
-    layers: a regular expression; only modules in whose name it is found are recorded.
+    queries: the queries to record: a number or several (0 is a ViT's class token; -1 is the last one, which in
+        generation gives one row per generated word), or "all" for full maps. Rows are computed in blocks, so that a few
+        rows of a long sequence take little memory.
+    layers: a regular expression; only modules whose names it matches (`re.search`) are recorded.
     gradients: also keep the gradient of each map, once `backward` has run. Not with `mean`.
     mean: keep the mean over the heads alone, K = 1: long generations take much less memory.
 
-    Raises UserError for compiled and scripted models, whose operations Python does not see, and if a layer has no
-    query of that number.
+    Raises UserError for compiled and scripted models, whose operations Python does not see, and for the index of a
+    query that a layer does not have.
     """
     _refuse_compiled(model)
     recorder = Recorder(queries, re.compile(layers), gradients, mean)
@@ -55,8 +55,8 @@ def record_attention(
 
 @contextmanager
 def following(model: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Call `enter` with the name and the inputs of each module of `model` before it runs, and `leave` after it, also if
-    it raises, within this context."""
+    """Context manager: call `enter` with the name and the inputs of each module of `model` before it runs, and `leave`
+    after it, also if it raises."""
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_pre_hook(partial(enter, name)))
@@ -66,8 +66,8 @@ def following(model: nn.Module, enter: Callable[..., None], leave: Callable[...,
 
 @contextmanager
 def _fast_paths() -> Iterator[None]:
-    """Let nn.MultiheadAttention take its fast path under a mode, in this thread, or its outputs would be rounded
-    differently."""
+    """Context manager: let nn.MultiheadAttention take its fast path under a mode, in this thread. Otherwise its outputs
+    would be rounded differently."""
     mine, original = threading.get_ident(), torch.overrides.has_torch_function
 
     def has_torch_function(args: Iterable[Any]) -> bool:

@@ -1,5 +1,5 @@
-"""Run a model on one image and record it: its scores, and the maps that its own attention and layers give of each
-answer."""
+"""Run a model on one image and record its scores, attention and features, from which the maps of its answers are
+computed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ NO_ANSWER = "attention"  # the word under a map of a model without an answer
 
 
 class Pass(NamedTuple):
-    """One forward pass of a model on one image, with its attention and the map that Grad-CAM takes."""
+    """One forward pass of a model on one image, with its attention and the features for Grad-CAM."""
 
     model: OpenedModel
     scores: Float[Tensor, "1 N"] | None
@@ -49,7 +49,7 @@ class Pass(NamedTuple):
     shapes: MapShapes
     layouts: dict[str, Windows]
     has_features: Callable[[], bool]
-    """A function that returns whether the cells of that map see the places where it is drawn."""
+    """A function that returns whether the cells of the features see the places where they are drawn."""
 
     def explain(self, answer: int) -> None:
         """Compute the gradients of the score `answer`."""
@@ -71,7 +71,7 @@ class Pass(NamedTuple):
         return "grad-cam" if self._has_cams() else "attention"
 
     def methods(self) -> list[Method]:
-        """Return the methods that this model has maps of, after `explain`."""
+        """Return the names of the methods that work for this model, after `explain`."""
         answers = self.scores is not None
         methods: list[Method] = ["attention"] if self.attention is not None else []
         if isinstance(self.attention, ImageAttention) and not self.attention.in_stages:
@@ -86,7 +86,7 @@ class Pass(NamedTuple):
         return self.activation.gradient is not None and self.has_features()
 
     def features(self) -> tuple[Float[Tensor, "1 C Y X"], Float[Tensor, "1 C Y X"]]:
-        """Return the map that Grad-CAM takes and its gradient, after `explain`. Raises UserError if there is none."""
+        """Return the features for Grad-CAM and their gradient, after `explain`. Raises UserError if there are none."""
         if self.activation.output is None or self.activation.gradient is None:
             raise UserError("no layer of this model gives a map (B, C, Y, X) that its answer depends on: no Grad-CAM")
         if not self.has_features():
@@ -97,8 +97,8 @@ class Pass(NamedTuple):
         return self.place(self.activation.output), self.place(self.activation.gradient)
 
     def map(self, method: Method, layer: int | None = None, head: int | None = None) -> Float[Tensor, "1 Y X"]:
-        """Return the map of the answer whose gradients were computed last. Raises UserError if the model has no such
-        method, layer or head."""
+        """Return the map of the answer of the last call of `explain`. Raises UserError if the model has no such method,
+        layer or head."""
         if method in ("grad-cam", "layer-cam"):
             return (grad_cam if method == "grad-cam" else layer_cam)(*self.features())
         if self.attention is None:
@@ -118,7 +118,8 @@ class Pass(NamedTuple):
     ) -> tuple[Extent, Extent]:
         """Return where a map of `size` and the patches lie on a picture.
 
-        of_features: whether the map is that of Grad-CAM. others: inputs besides the image."""
+        of_features: whether the map is that of Grad-CAM.
+        others: inputs besides the image."""
         patches = extent_of_picture(self.model)  # those of windows are cut out of the image
         if isinstance(self.attention, ImageAttention):
             layer = self.shapes.first.get((self.attention.grid.rows, self.attention.grid.columns))
@@ -130,8 +131,7 @@ class Pass(NamedTuple):
 
 def recorded(model: OpenedModel, inputs: dict[str, Tensor]) -> Pass:
     """Run the model on one image, and record its attention and features. When a model is first seen, its maps are
-    tested for lying where they are drawn. Raises UserError if the model answers the same image differently each
-    time."""
+    tested by `map_placement`. Raises UserError if the model answers the same image differently each time."""
     block = last_tokens(model.module)
     with (
         torch.enable_grad(),
@@ -175,7 +175,7 @@ def recorded(model: OpenedModel, inputs: dict[str, Tensor]) -> Pass:
 
 
 def _steady(model: OpenedModel, inputs: dict[str, Tensor], output: Any) -> bool:
-    """Return True for a deterministic model. Raises UserError for one that gives the same image another output."""
+    """Return True if the model gives `output` again for the same inputs; else raise UserError."""
     with torch.no_grad(), forked(device=next(iter(inputs.values())).device):
         again = model.module(**inputs)
     if any(unsteady(*pair) for pair in zip(_tensors(output), _tensors(again), strict=False)):
@@ -259,7 +259,7 @@ def _class_name(model: OpenedModel, index: int) -> str:
 def named(
     model: OpenedModel, scores: Float[Tensor, "1 N"] | None, answers: Sequence[int], texts: Sequence[str]
 ) -> tuple[list[str], list[float] | None]:
-    """Return the names of answers and log p of each; None instead of log p for a single score, which is no
+    """Return the names of answers and log p of each; None in place of log p if there is a single score, which is no
     probability."""
     if scores is None:
         return [NO_ANSWER], None

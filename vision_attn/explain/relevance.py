@@ -20,9 +20,9 @@ from vision_attn.system.errors import UserError
 
 def rollout(layers: Iterable[RecordedAttention]) -> Float[Tensor, "B N N"]:
     """Compute attention rollout (Abnar and Zuidema 2020, section 3): the product of 0.5 W_att + 0.5 I of all layers,
-    the first one rightmost. Row i says how much of each input token reaches token i of the last layer; rows sum to 1.
+    the first one rightmost. Row i tells how much of each input token reaches token i of the last layer; rows sum to 1.
 
-    layers: self-attention with full maps, in order. Raises UserError for others.
+    layers: self-attention with full maps, in order. Raises UserError for other attention.
     """
     rolled = None
     for maps in map(_square, layers):
@@ -34,10 +34,10 @@ def rollout(layers: Iterable[RecordedAttention]) -> Float[Tensor, "B N N"]:
 
 def relevance(layers: Iterable[RecordedAttention]) -> Float[Tensor, "B N N"]:
     """Compute the gradient-weighted relevance of self-attention (Chefer, Gur and Wolf 2021, "Generic Attention-model
-    Explainability", eq. 5 and eq. 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i says how much each input token
+    Explainability", eq. 5 and eq. 6): R <- R + E_h[(dy/dA * A)^+] R, from R = I. Row i tells how much each input token
     contributed to the answer y through token i.
 
-    layers: self-attention with full maps and gradients, in order. Raises UserError for others.
+    layers: self-attention with full maps and gradients, in order. Raises UserError for other attention.
     """
     related = None
     for attention in layers:
@@ -143,13 +143,15 @@ class Activation:
 
 @contextmanager
 def activation_of(model: nn.Module, layer: str | None = None) -> Iterator[Activation]:
-    """Keep the output of `layer` (a name as in `model.named_modules()`), with its gradient after `backward`. If a layer
-    returns several outputs, the first is kept.
+    """Context manager: keep the output of a layer and, after `backward`, its gradient. If a layer returns several
+    outputs, the first is kept.
 
-    layer: None for the last layer whose output is a map (B, C, Y, X) of more than one place, as Grad-CAM takes it. What
-    follows the last convolution belongs to it (normalisation, ReLU, the sum of a residual block) until its map is
-    pooled: of VGG, the 14x14 map of the last convolution. The parts of an attention do not count: queries, keys and
-    biases by position have four axes, and are no maps of the image. Raises UserError if there is no such layer.
+    layer: its name in `model.named_modules()`. None: the layer for Grad-CAM, the last one whose output is a map (B, C,
+    Y, X) of more than one place. It includes what follows the last convolution (normalisation, ReLU, the sum of a
+    residual block) up to the pooling; in VGG it is the 14x14 map of the last convolution. Queries, keys and position
+    biases within an attention, which also have four axes, do not count.
+
+    Raises UserError if there is no such layer.
     """
     kept, modules = Activation(), dict(model.named_modules())
     pooled = False

@@ -1,4 +1,4 @@
-"""Turn attention over tokens into maps over an image: find the tokens that are patches, and the row of the answer."""
+"""Convert attention over tokens to maps over an image: find the tokens that are patches, and the row of the answer."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from vision_attn.system.errors import UserError
 MOST = 16
 """The largest number of tokens before the patches: a class token and registers."""
 MERGED = (2, 3, 4, 8)
-"""How many rows and columns of patches a model may merge without a convolution."""
+"""The numbers of rows and columns of patches that a model may merge without a convolution."""
 
 NO_PRODUCT = (
     "this model merges tokens between its stages, so rollout and relevance, products of the maps of all layers over "
@@ -27,7 +27,7 @@ NO_PRODUCT = (
 
 
 class PatchGrid(NamedTuple):
-    """The patches among the tokens of an image: `prefix` other tokens come first, then rows x columns patches."""
+    """The tokens of an image: `prefix` other tokens, then rows x columns patches."""
 
     prefix: int
     rows: int
@@ -43,8 +43,8 @@ class PatchGrid(NamedTuple):
 
 
 class PatchTiles(NamedTuple):
-    """The patches of an image that is cut into rows x columns tiles of side x side patches: tile by tile, then the
-    patches of the whole image."""
+    """The tokens of an image that is cut into tiles: rows x columns tiles of side x side patches, tile by tile, then
+    the patches of the reduced whole image."""
 
     rows: int
     columns: int
@@ -69,7 +69,7 @@ class MapShapes(list[tuple[int, int]]):
 
 @contextmanager
 def map_shapes(model: nn.Module, num_images: int | None = None) -> Iterator[MapShapes]:
-    """Collect the rows and columns of each convolution's output; one of them makes the patches.
+    """Context manager: collect the rows and columns of each convolution's output; one of them makes the patches.
 
     num_images: leave out outputs for another number of images, such as those for each patch by itself (TNT)."""
     shapes = MapShapes()
@@ -88,16 +88,16 @@ def map_shapes(model: nn.Module, num_images: int | None = None) -> Iterator[MapS
 
 
 def grid_of(tokens: int, shapes: Iterable[tuple[int, int]]) -> PatchGrid | None:
-    """Find the patches among an image's tokens: as many as a convolution returned, or else the largest square, after at
-    most `MOST` other tokens. Returns None if neither fits."""
+    """Find the patches among an image's tokens: a grid that a convolution returned, or else the largest square, after
+    at most `MOST` other tokens. Returns None if neither fits."""
     side = int(tokens**0.5)
     square = PatchGrid(tokens - side * side, side, side)
     return known_grid(tokens, shapes) or (square if square.prefix <= MOST and side > 1 else None)
 
 
 def known_grid(tokens: int, shapes: Iterable[tuple[int, int]]) -> PatchGrid | None:
-    """Find the patches among an image's tokens, if a convolution returned as many, or if they are every second to
-    eighth of its rows and columns, as in models that merge tokens. Returns None otherwise."""
+    """Find the patches among an image's tokens: a grid that a convolution returned, or such a grid with rows and
+    columns divided by one of `MERGED`, as in models that merge tokens. Returns None if neither fits."""
     shapes = set(shapes)
     grids = [PatchGrid(tokens - rows * columns, rows, columns) for rows, columns in shapes]
     fitting = [grid for grid in grids if 0 <= grid.prefix <= MOST and grid.rows * grid.columns > 1]
@@ -109,21 +109,21 @@ def known_grid(tokens: int, shapes: Iterable[tuple[int, int]]) -> PatchGrid | No
 
 
 InPlace = Callable[[RecordedAttention, PatchGrid], bool]
-"""A function that returns whether the keys of an attention lie on the image where the grid says."""
+"""A function that returns whether the keys of an attention lie on the image as in the grid."""
 
 
 class ImageAttention:
-    """The attention over an image's tokens, with full maps, and the row of each map that its answer comes from: the
-    class token's, that of an attention pooling, or, without either, the mean of all rows.
+    """The attention over an image's tokens, with full maps. The map of an answer is the row of the class token, the row
+    of an attention pooling or, without either, the mean of all rows.
 
-    Its layers are those of self-attention over the most frequent number of tokens, or, without any, those in which the
-    class token alone attends to all (CaiT, XCiT). Attention over channels is left out: a grid must be one that
-    convolutions made, and a square counts as one only where no convolution runs.
+    Uses the layers of self-attention over the most frequent number of tokens or, if there are none, those in which only
+    the class token attends (CaiT, XCiT). To leave out attention over channels, a grid must be one that a convolution
+    made; any square counts only in models without convolutions.
 
-    in_place: tests whether a grid is true, such as `tokens_in_place` in `recorded_answers.recorded`.
+    in_place: tests whether a grid is right, such as `tokens_in_place` in `recorded_answers.recorded`.
 
-    Raises UserError if no layer attends to a whole image: a convolutional network, or windows, for some of which
-    `vision_attn.explain.windows` has maps.
+    Raises UserError if no layer attends to a whole image, as in convolutional networks and with windows (see
+    `vision_attn.explain.windows`).
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class ImageAttention:
         whole = [attention for attention in seen if len(attention.maps) == num_images]
         square = [attention for attention in whole if attention.num_queries == attention.maps.shape[-1] > 1]
         single = [attention for attention in whole if attention.num_queries == 1 and attention.maps.shape[-1] > 1]
-        placed = next(_placed(square, single, shapes, in_place), None)
-        if placed is None or _windowed(seen, num_images, placed[1]):
+        placed = next(_groups_on_grids(square, single, shapes, in_place), None)
+        if placed is None or _attends_in_windows(seen, num_images, placed[1]):
             raise UserError("no layer of this model attends to the whole image, so it has no attention map of it")
         self.layers: list[RecordedAttention] = placed[0]
         self.grid: PatchGrid = placed[1]
@@ -153,7 +153,7 @@ class ImageAttention:
             if attention.num_queries > 1 and attention.maps.shape[-1] > 1 and attention not in self.layers
         ]
         self.in_stages = any(known_grid(attention.num_queries, shapes) is not None for attention in others)
-        """Whether other layers attend over other tokens, so that products over all layers are undefined."""
+        """Whether some layers attend over other grids of tokens, so that products over all layers are undefined."""
 
     def answer(self, weights: Float[Tensor, "*rest Q N"]) -> Float[Tensor, "*rest Y X"]:
         """Return the map of the answer, from weights between all tokens."""
@@ -189,7 +189,8 @@ class ImageAttention:
         layers: list[RecordedAttention],
         mixed: Callable[[RecordedAttention], Float[Tensor, "B Q N"]],
     ) -> Float[Tensor, "B Y X"]:
-        """Return the map of the answer, from the product of layers and the pooling that follows them."""
+        """Return the map of the answer: the product of layers, through the pooling that follows them if there is
+        one."""
         if (
             layers and layers[0].num_queries == 1 and not self.grid.prefix
         ):  # a query that is no token: no layer comes before
@@ -200,13 +201,13 @@ class ImageAttention:
         return self.grid.picture((mixed(self.pool) @ weights)[:, 0]).detach()
 
 
-def _placed(
+def _groups_on_grids(
     square: Sequence[RecordedAttention],
     single: Sequence[RecordedAttention],
     shapes: Iterable[tuple[int, int]],
     in_place: InPlace,
 ) -> Iterator[tuple[list[RecordedAttention], PatchGrid]]:
-    """Yield layers over as many tokens as an image has patches, with their grid: self-attention first, the most
+    """Yield groups of layers whose tokens form a grid on the image, with this grid: self-attention first, the most
     frequent number of tokens first."""
     shapes = [shape for shape in shapes if shape != (1, 1)]
     for some in (square, single):
@@ -218,9 +219,8 @@ def _placed(
                 yield layers, grid
 
 
-def _windowed(seen: Sequence[RecordedAttention], num_images: int, grid: PatchGrid) -> bool:
-    """Return whether layers attend within windows. Attention within each patch (TNT) does not count: it brings nothing
-    from other places."""
+def _attends_in_windows(seen: Sequence[RecordedAttention], num_images: int, grid: PatchGrid) -> bool:
+    """Return whether layers attend within windows. Attention within single patches (TNT) does not count."""
     several = {len(attention.maps) for attention in seen if len(attention.maps) > num_images}
     return bool(several - {num_images * grid.rows * grid.columns})
 

@@ -1,9 +1,9 @@
-"""Turn attention within windows, as in Swin, into one map over the image: how much attention each token receives.
+"""Convert attention within windows, as in Swin, to one map over the image: the attention that each token receives.
 
 Swin (Liu et al. 2021) cuts the grid of tokens into windows; every other layer shifts the grid cyclically first. A token
-attends to those of its window alone, and no token stands for the whole image. So the map of a layer shows from which
-tokens the others in their window took, not what an answer looked at. In the last stage of the usual models one window
-covers the image, and the map is the mean of all rows of plain attention.
+attends only within its window, and no token represents the whole image. So the map of a layer shows how much attention
+tokens receive from others of their window, not the attention of an answer. In the last stage of the usual models one
+window covers the image, and the map is the mean of all rows of plain attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,9 +58,9 @@ class Windows(NamedTuple):
         return tokens.mT.unflatten(-1, (self.rows, self.columns))
 
     def received(self, maps: Float[Tensor, "BW K N N"]) -> Float[Tensor, "B K Y X"]:
-        """Return the attention that each token receives: the mean over the queries of its window, without those of
-        padding. Each window has the same share of the map, which sums to 1 unless there is padding. In a shifted layer,
-        the parts of a window that come from opposite edges of the image do not attend to each other."""
+        """Return the attention that each token receives: the mean over the queries of its window, without padding. Each
+        window has the same share of the map, which sums to 1 unless there is padding. In a shifted layer, the parts of
+        a window that come from opposite edges of the image do not attend to each other."""
         places = self.places().to(maps.device)
         W, N = places.shape
         real = places >= 0
@@ -73,7 +73,7 @@ class Windows(NamedTuple):
 
 @contextmanager
 def window_layouts(model: nn.Module) -> Iterator[dict[str, Windows]]:
-    """Collect the layout of windows of each module that makes them, by its name, whenever it is called."""
+    """Context manager: collect the windows of each module that makes them, by its name, at each call."""
     layouts: dict[str, Windows] = {}
     with ExitStack() as hooks:
         for name, module in model.named_modules():
@@ -115,9 +115,9 @@ def _layout(block_name: str, module: Any, args: tuple, given: dict[str, Any]) ->
 
 
 class WindowAttention:
-    """The attention of a model whose layers attend within windows, recorded with full maps, as maps over the image.
+    """Maps over the image from attention within windows, recorded with full maps.
 
-    Layers have grids and numbers of heads of their own. There is no rollout and no relevance: see `in_stages`.
+    Layers differ in their grids and numbers of heads. There is no rollout and no relevance: see `in_stages`.
     """
 
     in_stages = True
@@ -135,7 +135,7 @@ class WindowAttention:
 
 
 def _place(name: str, layouts: dict[str, Windows]) -> str | None:
-    """Return the module that cut the windows of the attention `name`: itself, or one around it."""
+    """Return the module that cut the windows for the attention `name`: itself, or one that contains it."""
     parts = name.split(".")
     around = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((place for place in around if place in layouts), None)

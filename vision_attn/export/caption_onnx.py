@@ -69,7 +69,7 @@ def opened(name: str) -> Image.Image:
 
 
 def barred(words: list[int], facts: dict) -> list[int]:
-    """Return the words that may not follow these; 1 is the end of a caption."""
+    """Return the words that may not follow `words`; 1 is the end of a caption."""
     words_barred = [0, *facts["never"], *[1] * (len(words) < facts["min_words"]), *({*words} & {*facts["once"]})]
     size = facts["no_repeat"]  # of n-grams that may not occur twice
     ngrams = [words[place : place + size] for place in range(len(words) - size + 1)] if size else []
@@ -102,8 +102,8 @@ def search(step: Callable[[dict], dict], held: dict, facts: dict) -> list[int]:
 
 
 def written(words, facts):
-    """Write these words as a caption: characters and pieces of words are joined, and scripts without spaces have
-    none."""
+    """Join words to a caption: characters and pieces are joined without spaces, as are words of scripts without
+    spaces."""
     letter = f"[{facts['spaceless']}]"
     text = facts["gap"].join(words).replace("\u2581", " ").strip()
     return re.sub(f"(?<={letter}) (?={letter})", "", text) if facts["gap"] else text

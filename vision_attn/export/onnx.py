@@ -31,12 +31,12 @@ from vision_attn.tasks.classify import Classification
 from vision_attn.tasks.generate import Generation
 
 TOLERANCE = 1e-4
-"""The largest difference from PyTorch, in probability or in units of the outputs."""
+"""The largest difference from PyTorch that is accepted, in probability or in units of the outputs."""
 STORY = (50, 20)
-"""An exported answerer's number of sentences in a story, and of words in a sentence or a question; fewer are padded
-with 0."""
+"""For an exported answerer: the number of sentences of a story, and of words of a sentence or a question. Shorter ones
+are padded with 0."""
 EXAMPLES, OTHERS = 2, 3
-"""The number of images to export with, and another one to check with, since any number must work."""
+"""The number of images to export with, and a different number to check with, since any number must work."""
 
 
 class _Module(NamedTuple):
@@ -64,9 +64,9 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
     """Write the modules of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
 
     The files compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
-    file from PyTorch on another number of images. These are noise, on which glimpses hardly move: on real images each
-    glimpse depends on the one before, so rounding differences grow from glimpse to glimpse, as they do between two
-    batches in PyTorch. Raises UserError for a task or model that cannot be exported, and if a difference exceeds
+    file from PyTorch, on another number of images. These images are noise, on which glimpses hardly move. On real
+    images, each glimpse depends on the previous one, so rounding differences grow from glimpse to glimpse, as between
+    two batches in PyTorch. Raises UserError for a task or model that cannot be exported, and if a difference exceeds
     `TOLERANCE`.
     """
     task = task.cpu().eval()
@@ -223,7 +223,7 @@ def _write_captioner(task: Captioning, folder: Path) -> None:
     content: dict[str, Any] = {
         "parts": ["encoder", "start", "step"],
         "words": list(task.vocabulary.words),
-        "gap": " " if task.vocabulary.kind.content else "",
+        "gap": " " if task.vocabulary.splitter.content else "",
         "spaceless": SPACELESS,
         "never": [UNKNOWN],
         "once": task.content_ids if task.decoding.content_once else [],

@@ -1,1 +1,1 @@
-"""How faithful maps are to their model: deletion and insertion curves, random weights, a page."""
+"""Measure how faithful maps are to their model: deletion and insertion curves, random weights."""

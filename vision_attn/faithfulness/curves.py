@@ -40,9 +40,9 @@ def perturbation_curves(
 ) -> Curves:
     """Delete the regions of `image` by falling weight, and insert them into an empty image, in `steps` steps.
 
-    weights: a map with a weight for each region, or several maps; ties are broken at random. fill: the function that
-    fills deleted regions: see `metrics.perturbations`. extent: where the regions lie on the image. A pixel belongs to
-    the region nearest to it.
+    weights: a map with a weight for each region, or several maps; ties are broken at random.
+    fill: fills deleted regions; see `metrics.perturbations`.
+    extent: where the regions lie on the image. A pixel belongs to the nearest region.
 
     Differs from the paper: whole regions are deleted, not pixels, and the same `fill` serves both curves (the paper
     inserts into a blurred image).
@@ -68,8 +68,11 @@ def perturbation_curves(
 def best_order(
     score: Score, image: Float[Tensor, "C Y X"], grid: tuple[int, int], *, sign: int, fill: Fill = mean
 ) -> Float[Tensor, "rows columns"]:
-    """Find weights whose order of deletion (`sign` 1) or insertion (-1) is the greedy one: each step takes the region
-    that lowers or raises the score most. Computes about half the square of the number of regions in scores."""
+    """Find weights whose order is greedy: each step deletes or inserts the region that lowers or raises the score most.
+    Needs about n^2 / 2 scores for n regions.
+
+    sign: 1 for deletion, -1 for insertion.
+    """
     rows, columns = grid
     taken, weights = torch.zeros(rows * columns, dtype=torch.bool), torch.zeros(rows * columns)
     for step in range(rows * columns):

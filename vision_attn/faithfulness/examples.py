@@ -25,7 +25,7 @@ class Example(NamedTuple):
 
 
 class Examples:
-    """The most and the least faithful answers, to the images with the largest and the smallest mean gain."""
+    """Collects the most and the least faithful answers, to the images with the largest and the smallest mean gain."""
 
     def __init__(self) -> None:
         self._images: list[tuple[float, Example, Example]] = []

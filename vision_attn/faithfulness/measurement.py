@@ -1,4 +1,4 @@
-"""`Measurement`: measure how faithful several methods' maps are to one model, by deletion and insertion curves, the
+"""`Measurement`: measure how faithful the maps of several methods are to a model, by deletion and insertion curves, the
 sanity check of Adebayo et al. 2018, pointing, and agreement."""
 
 import time
@@ -27,9 +27,9 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.locks import Turn, forked
 
 Given = Callable[[Float[Tensor, "C Y X"], str], Float[Tensor, "rows columns"]]
-"""A user's own method: from the image that the model takes, and the text of an answer, to a map of the whole image."""
+"""A user's own method: a function from the input of the model and the text of an answer to a map of the whole image."""
 BLOCKS = 4
-"""The rows and columns of regions whose best order is searched."""
+"""The number of rows, and of columns, of regions whose best order is searched."""
 ANSWERS = 1000
 """The number of seeds for each image. An image with more answers uses the seeds of the next one."""
 
@@ -79,9 +79,9 @@ class FirstAnswer(NamedTuple):
 
 
 class Measurement:
-    """Measure maps image by image, keeping only numbers and a few examples.
+    """Measures maps image by image, and keeps only numbers and a few examples.
 
-    methods: names of methods of the subject ("attention:3" is that of layer 3), or your own methods by name.
+    methods: names of methods of the subject ("attention:3" is the attention of layer 3), or your own methods by name.
     """
 
     subject: Subject
@@ -109,7 +109,7 @@ class Measurement:
         self.seconds: dict[str, list[float]] = {name: [] for name in self.methods}
         """The seconds that each map of a method took, by method."""
         self.varies: Tensor | bool = False
-        """Whether any map of a method differs from the same weight everywhere, for each method."""
+        """Whether any map of each method is not uniform."""
         self.examples = Examples()
         self.best: list[tuple[float, float]] = []
         """The smallest area under a deletion curve and the largest under an insertion curve, of each first answer."""
@@ -122,8 +122,11 @@ class Measurement:
         self._answers = 0
 
     def add(self, file: str, picture: Image.Image, boxes: Callable[[str], Sequence] | None = None) -> list[Measured]:
-        """Measure one image. An interrupted measurement leaves nothing behind. picture: the part that the model sees.
-        boxes: returns the boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or the masks, of an answer's text."""
+        """Measure one image. If interrupted, nothing of the image is kept.
+
+        picture: the part of the photograph that the model sees.
+        boxes: returns the boxes (x0, y0, x1, y1) in [-1, 1] of the picture, or the masks, for the text of an answer.
+        """
         before = self.curves, self.agreement, self.varies, self._answers, list(self.first)
         answers, shown = [], []
         try:
@@ -167,8 +170,8 @@ class Measurement:
         return Measured(question.text, float(curves.deletion[0, 0]), deletion, insertion, pointing, mass), maps
 
     def _curves(self, image: Tensor, question: ExplainedAnswer, maps: Tensor, seed: int) -> Curves:
-        """Return the curves of each map, and last of a random order. All use the same random numbers, which break ties
-        and fill deleted regions, so that the numbers of a method do not depend on the other methods."""
+        """Return the curves of each map, and last of a random order. All use the same random numbers for ties and for
+        filling deleted regions, so that the results of a method do not depend on the other methods."""
         score, curves = partial(self._score, question=question), []
         with forked(seed):
             order = torch.rand(2, *maps.shape[1:])[1:]  # the first ones break ties
@@ -182,7 +185,8 @@ class Measurement:
         return Curves(*map(torch.stack, zip(*curves, strict=True)))
 
     def _score(self, images: Tensor, question: ExplainedAnswer) -> Tensor:
-        """Return the scores of an answer, in a turn of their own: the piece of work that a trial of threads times."""
+        """Return the scores of an answer. They are computed within the lock of the subject, as one piece of work for a
+        trial of threads."""
         with self.subject.turn as turn:
             if isinstance(turn, Turn):
                 turn.compare(len(images))
@@ -202,14 +206,14 @@ class Measurement:
         if not boxes:
             return None, None
         rows, columns = maps.shape[1:]
-        scores, inside = [], self._seen(boxes)
+        scores, inside = [], self._on_input(boxes)
         for weights in torch.cat([maps.clamp(min=0), torch.ones(1, rows, columns)]).flatten(1):
             score = AttentionCorrectness((rows, columns))
             score.update(["it"], (weights / weights.sum().clamp(min=1e-12))[None], {"it": inside})
             scores.append(score.compute())
         return [score["pointing"] for score in scores], [score["mass"] for score in scores]
 
-    def _seen(self, boxes: Sequence) -> list[Any]:
+    def _on_input(self, boxes: Sequence) -> list[Any]:
         """Return boxes and masks of the picture in coordinates of the image that the model takes."""
         seen = self.subject.seen
         return [
@@ -219,7 +223,7 @@ class Measurement:
 
     def _places(self, boxes: Callable | None) -> Callable[[str], list[Any]]:
         """Return a function from an answer to its boxes on the image that the model takes, without masks."""
-        return lambda text: [box for box in self._seen(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
+        return lambda text: [box for box in self._on_input(boxes(text) if boxes else ()) if not isinstance(box, Mask)]
 
     def finish(self) -> None:
         """Search the best orders of first answers, and test their maps with random weights. Raises UserError without
@@ -239,7 +243,7 @@ class Measurement:
                 self._check(checked)
 
     def interrupt(self) -> None:
-        """End with the images measured so far, without an unfinished test with random weights."""
+        """Finish with the images measured so far, and drop an unfinished test with random weights."""
         self.is_whole = False
         if any(len(stages) < STAGES for stages in self.sanity.values()):
             self.sanity = {}
@@ -293,8 +297,8 @@ class Measurement:
 
 
 def gains(measured: Measured) -> list[float]:
-    """Return how much more faithful each method is than a random order: the mean of how much smaller the area under its
-    deletion curve is and how much larger the area under its insertion curve."""
+    """Return the gain of each method over a random order: the mean of the decrease of the area under the deletion curve
+    and the increase of the area under the insertion curve."""
     deletion, insertion = measured.deletion, measured.insertion
     pairs = zip(deletion[:-1], insertion[:-1], strict=True)
     return [(deletion[-1] - lower + higher - insertion[-1]) / 2 for lower, higher in pairs]

@@ -45,8 +45,12 @@ class ExamplePicture(NamedTuple):
 def write_measured(
     path: Path, model: str, numbers: Mapping[str, Any], examples: Sequence[ExamplePicture], overlay: View = VIEW
 ) -> Path:
-    """Write the page of `numbers` (`faithfulness.report.all_numbers`). The first half of `examples` is the most
-    faithful. overlay: the view of maps, see `viz.overlay`."""
+    """Write the page of a measurement.
+
+    numbers: see `faithfulness.report.all_numbers`.
+    examples: the first half are the most faithful ones.
+    overlay: the view of maps; see `viz.overlay`.
+    """
     methods, settings = numbers["methods"], numbers["settings"]
     lines, middle = list(dict.fromkeys([*methods, "random"])), (len(examples) + 1) // 2
     table = _table(numbers, lines)
@@ -102,7 +106,7 @@ class _Table(NamedTuple):
 
 
 def _table(numbers: Mapping[str, Any], lines: Sequence[str]) -> _Table:
-    """Make the rows of methods, best first, followed by a random and the best order. A column without a number is left
+    """Return the table: the methods, best first, then a random and the best order. A column without numbers is left
     out."""
     pointed, checked = numbers["uniform"] is not None, any("sanity" in method for method in numbers["methods"].values())
     heads = {"gain": "over a random order", "95% interval": "of it alone", "deletion": "lower is better"}
@@ -151,7 +155,7 @@ def _number(value: float) -> str:
 
 
 def _legend(numbers: Mapping[str, Any], heads: Mapping[str, str]) -> str:
-    """Explain the columns of `heads`, those that are shown."""
+    """Return the explanation of the shown columns, `heads`."""
     lines = [
         "Gain: the mean of how much lower the area under the deletion curve is than that of a random order, and how "
         "much higher that under the insertion curve."
@@ -233,8 +237,7 @@ class _Example(NamedTuple):
     source: str
     maps: list[_Map]
     seen: str
-    """The edges of the part that the model sees, and their distances from those of the picture; empty if it sees
-    all."""
+    """The edges of the part that the model sees; empty if it sees the whole picture."""
     around: str
 
     @property
@@ -272,7 +275,10 @@ def _source(picture: Image.Image) -> str:
 
 
 def example_sheet(model: str, examples: Sequence[ExamplePicture], overlay: View = VIEW) -> Image.Image:
-    """Draw the examples, a row for each, with the maps of all methods. overlay: see `viz.overlay`."""
+    """Draw a row for each example, with the maps of all methods.
+
+    overlay: see `viz.overlay`.
+    """
     panels = []
     for example in examples:
         notes = [f"gain {signed(example.gain)}", *[""] * len(example.maps)]

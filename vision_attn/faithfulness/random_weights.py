@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 STAGES = 3
-"""The number of parts of the model that are randomised one after the other, the last one included."""
+"""The number of stages in which the model is randomised, until all weights are random."""
 UNCHANGED = 0.9
-"""The rank correlation with the map of the original model from which on a method is said to ignore the weights."""
+"""A method whose maps have at least this rank correlation with those of the original model ignores the weights."""
 
 
 def from_the_output(module: nn.Module, run: Callable[[], object]) -> list[list[nn.Parameter]]:
-    """Return the parameters of each module that has some, the last called in `run` first; modules that are never called
-    come last."""
+    """Return the parameters of each module, in reverse order of the calls in `run`; modules that are never called come
+    last."""
     calls: list[nn.Module] = []
     with ExitStack() as hooks:
         for child in module.modules():
@@ -29,8 +29,8 @@ def from_the_output(module: nn.Module, run: Callable[[], object]) -> list[list[n
 def randomised(
     parts: Sequence[Sequence[nn.Parameter]], *, stages: int = STAGES, seed: int = 0
 ) -> Iterator[Iterator[float]]:
-    """Yield an iterator: each of its `stages` steps randomises the weights of further `parts` and yields the share of
-    random parts. All weights are restored afterwards.
+    """Context manager: return an iterator whose `stages` steps randomise the weights of more and more `parts` and yield
+    the share of random parts. All weights are restored afterwards.
 
     Differs from the paper: the values of each tensor are shuffled, not initialised as before training. They keep their
     distribution, so that activations keep their size in any kind of model.

@@ -12,9 +12,9 @@ from vision_attn.metrics.intervals import FEWEST, Jackknife, holm, p_behind, rat
 from vision_attn.system.console import plural
 
 ENOUGH = 20
-"""The number of images from which on the verdict says which method to trust."""
+"""With fewer images, the verdict does not say which method to trust."""
 FEW_CHECKED = 3
-"""The number of images up to which maps that random weights leave unchanged say little about a method."""
+"""With at most this number of images, maps that random weights leave unchanged say little about a method."""
 SMALLEST = 0.005
 """The smallest gain that counts: below it, a method hardly changes the answer."""
 P_BETTER = 0.025

@@ -1,9 +1,9 @@
-"""Fast versions that compute the same numbers: `accelerate` exchanges parts for them.
+"""Fast versions that compute the same numbers: `accelerate` replaces parts of a model by them.
 
-The papers' files (models, attention, criteria, encoders, layers) are plain torch. A part is exchanged in place: the
-object gets the class of the fast version, which derives from its own and adds no weights. So its parameters, its hooks
-and the keys of its `state_dict` stay, and copies and pickles are of the fast class. A folder holds an operation:
-`cpu.py` has its loops for a CPU, `gpu.py` its kernels for a GPU.
+The papers' files (models, attention, criteria, encoders, layers) are plain torch. A part is replaced in place: the
+object gets the class of the fast version, which derives from its own class and adds no weights. So its parameters, its
+hooks and the keys of its `state_dict` stay the same, and copies and pickles have the fast class. Each operation has a
+folder, with loops for a CPU in `cpu.py` and kernels for a GPU in `gpu.py`.
 """
 
 from importlib import import_module
@@ -45,14 +45,16 @@ FAST = {
     "models.top_down.TopDown": "models.recurrent.FastTopDown",
     "models.transformer.Transformer": "models.transformer.FastTransformer",
 }
-"""The fast version of each class, imported when a task has such a part."""
+"""The fast version of each class, imported if a task has such a part."""
 
 
 def accelerate(task: nn.Module, device: torch.device | str | None = None) -> None:
-    """Exchange the parts of `task` that have a fast version, in place, after it was moved to `device`. Idempotent.
+    """Replace the parts of `task` that have a fast version, in place. Idempotent.
 
-    Call it after weights are loaded, and before `DistributedDataParallel`. A class of your own that derives from one of
-    ours stays as it is; its layers and its attention are exchanged.
+    Call it after weights are loaded, and before `DistributedDataParallel`. Your own class that derives from one of ours
+    is not replaced, but its layers and its attention are.
+
+    device: the device to which `task` was moved.
     """
     if device is not None:
         task.to(device)
@@ -75,6 +77,6 @@ def restore(task: nn.Module) -> None:
 
 
 def _name(cls: type) -> str:
-    """The path of a class, within the package or within this folder."""
+    """Return the path of a class, within the package or within this folder."""
     path = f"{cls.__module__}.{cls.__qualname__}"
     return path.removeprefix("vision_attn.fast.").removeprefix("vision_attn.")

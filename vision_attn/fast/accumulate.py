@@ -1,8 +1,8 @@
-"""Sum the gradient of a tensor that every time step of a loop reads, such as annotation vectors, in one place.
+"""Sum the gradients of all time steps for a tensor that each step reads, such as annotation vectors, in place.
 
-Autograd computes the gradient of the whole tensor at every time step, pads it with zeros where the step read only some
-of the images, and adds it to the sum of the others: eight passes over memory. Here a time step adds its part in place,
-which takes two.
+At every time step, autograd computes the gradient of the whole tensor, padded with zeros if the step read only some
+images, and adds it to the sum of the other steps: eight passes over memory. Here a time step adds its part in place:
+two passes.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Total:
         self.task = -1
 
     def of(self, images: int) -> Tensor:
-        """Return the sum for the leading images, to be added to in place, in a backward pass."""
+        """Return the sum for the leading images. In a backward pass, add to it in place."""
         task = torch._C._current_graph_task_id()
         if self.sum is None or self.task != task:  # what another backward pass left does not count
             self.sum, self.task = torch.zeros(self.shape, dtype=self.dtype, device=self.device), task
@@ -35,13 +35,13 @@ class Total:
         self.of(len(a)).baddbmm_(a, b)
 
     def take(self) -> Tensor | None:
-        """Return the sum, and start again: another backward pass may follow. None if nothing was added."""
+        """Return the sum, and reset it, since another backward pass may follow. None if nothing was added."""
         total, self.sum = self.sum, None
         return total if self.task == torch._C._current_graph_task_id() else None
 
 
 def accumulating(tensor: Float[Tensor, "B *sizes"], *others: Tensor, finish: Finish | None = None) -> Tensor:
-    """Return `tensor` for the time steps of a loop, which find its sum by `total_of`.
+    """Return `tensor` for the time steps of a loop, which get its sum by `total_of`.
 
     finish: called with the sum, `tensor` and `others` after all time steps; returns the gradient of `tensor`. Without
         it the sum is the gradient. Gradients that autograd computes are added to it.
@@ -52,13 +52,13 @@ def accumulating(tensor: Float[Tensor, "B *sizes"], *others: Tensor, finish: Fin
 
 
 def leading(tensor: Tensor, images: int) -> Tensor:
-    """tensor[:images]; where `tensor` is accumulating, so is the result."""
+    """Return tensor[:images]. If `tensor` is accumulating, so is the result."""
     total = total_of(tensor)
     return tensor[:images] if total is None else _Leading.apply(total, tensor, images)
 
 
 def total_of(tensor: Tensor) -> Total | None:
-    """The sum that the gradient of `tensor` is to be added to in the backward pass; None if it is not accumulating."""
+    """Return the sum to which the backward pass adds the gradient of `tensor`; None if `tensor` is not accumulating."""
     return None if torch.compiler.is_compiling() else getattr(tensor.grad_fn, "total", None)
 
 

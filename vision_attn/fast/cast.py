@@ -1,6 +1,6 @@
-"""Cast all weights of a model to the precision of autocast by one kernel a step, and so their gradients.
+"""Cast all weights of a model to the precision of autocast by one kernel per step, and likewise their gradients.
 
-Autocast casts each weight by a kernel of its own, and its gradient too: a tenth to a third of the kernels of a step.
+Autocast uses a separate kernel for each weight and each gradient: a tenth to a third of the kernels of a step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ Place = tuple[dict[str, Any], str]
 
 @contextmanager
 def casting_weights(model: nn.Module) -> Iterator[None]:
-    """Within this context, in training under autocast on a GPU, `model` computes with weights that were cast together.
+    """Context manager: in training under autocast on a GPU, cast the weights of `model` together.
 
-    Those of linear layers and convolutions are cast, but not those of positions, which are computed in float32.
+    Casts weights of linear layers and convolutions, but not of positions, which are computed in float32.
     """
     if torch.compiler.is_compiling() or not _wanted(model):
         yield
@@ -42,7 +42,7 @@ def _device(model: nn.Module) -> str:
 
 
 def _places(model: nn.Module) -> list[Place]:
-    """The weights that are cast: those in float32 of layers that autocast would compute in lower precision."""
+    """Return the weights that are cast: those in float32 of layers that autocast would compute in lower precision."""
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     exact = {filterbank.numbers for filterbank in model.modules() if isinstance(filterbank, Filterbank)}
     places = [(layer._parameters, name) for layer in layers if layer not in exact for name in NAMES]
@@ -55,26 +55,26 @@ NAMES = "weight", "bias"
 
 
 class HeldCasts:
-    """Casts of a model's weights in memory of their own, which a graph reads: weights that change are cast by `renew`,
-    not at every time step."""
+    """Casts of a model's weights in separate memory, which a graph reads. `renew` casts weights that have changed, so
+    that time steps need not."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.places = _places(model)
         self.held = [torch.empty_like(place[name], dtype=dtype, requires_grad=False) for place, name in self.places]
 
     def renew(self) -> None:
-        """Cast the weights as they are now."""
+        """Cast the current weights."""
         if self.held:
             torch._foreach_copy_(self.held, [place[name].detach() for place, name in self.places])
 
     def in_use(self) -> AbstractContextManager[None]:
-        """Within this context, layers compute with the casts."""
+        """Context manager: let layers compute with the casts."""
         return replaced(self.places, self.held)
 
 
 @contextmanager
 def replaced(places: Sequence[Place], weights: Sequence[Tensor]) -> Iterator[None]:
-    """Within this context, layers compute with `weights` in place of their own."""
+    """Context manager: let layers compute with `weights` in place of their own."""
     before = [place[name] for place, name in places]
     try:
         for (place, name), weight in zip(places, weights, strict=True):

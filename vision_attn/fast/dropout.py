@@ -27,7 +27,7 @@ class FastDropout(Dropout):
 def _dropped(input: Tensor, p: float, size: Sequence[int]) -> Tensor:
     """Dropout with a mask of a size that fits `input`.
 
-    Drawing one random number for each element costs a CPU as much as a twentieth of a training step. So each gets 16
+    On a CPU, drawing a random number for each element takes a twentieth of a training step. So each element gets 16
     bits of a 64-bit number, and `p` is rounded to a multiple of 2^-16.
     """
     number, dropped = math.prod(size), round(p * 2**16)
@@ -38,7 +38,7 @@ def _dropped(input: Tensor, p: float, size: Sequence[int]) -> Tensor:
 
 
 class _Dropped(torch.autograd.Function):
-    """The product with a mask, of which it keeps a byte for each element; autograd would keep a number."""
+    """The product with a mask. It keeps a byte for each element of the mask, where autograd would keep a number."""
 
     @staticmethod
     def forward(ctx, input: Tensor, kept: Tensor, scale: float) -> Tensor:

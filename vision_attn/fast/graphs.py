@@ -1,5 +1,5 @@
-"""CUDA graphs: record the kernels of a function once, and replay them without the cost of launching each kernel from
-Python. Training (`engine.capture`) and decoding (`decode.replay`) use them.
+"""`CUDAGraph`: record the kernels of a function once, and replay them without launching each kernel from Python.
+Training (`engine.capture`) and decoding (`decode.replay`) use it.
 """
 
 import threading
@@ -24,12 +24,12 @@ _unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
 
 
 def without_graphs(wanted: bool = True) -> AbstractContextManager[None]:
-    """Within this context, if `wanted`, no search is recorded or replayed."""
+    """Context manager: if `wanted`, do not record or replay searches."""
     return within(_unwanted, wanted)
 
 
 def graphs_unwanted() -> bool:
-    """Whether this is within `without_graphs`."""
+    """Return whether the caller is within `without_graphs`."""
     return _unwanted.get()
 
 
@@ -37,7 +37,7 @@ class Graph:
     """Base class: records the work of a function on the device, and repeats it."""
 
     def __init__(self, like: "Graph | None" = None) -> None:
-        """like: a graph that is never replayed at the same time; both may share memory."""
+        """like: a graph that is never replayed at the same time, with which this one may share memory."""
 
     @staticmethod
     def available(device: torch.device) -> bool:
@@ -45,7 +45,7 @@ class Graph:
         raise NotImplementedError
 
     def warm_up(self, function: Callable[[], Result]) -> Result:
-        """Call `function` in the way in which it will be recorded, and return its result."""
+        """Call `function` as it will be recorded, and return its result."""
         raise NotImplementedError
 
     def capture(self, function: Callable[[], Result]) -> None:
@@ -60,8 +60,8 @@ class Graph:
 class CUDAGraph(Graph):
     """Records the kernels that a function launches, and launches all of them at once.
 
-    Random numbers come from torch's default generator of the device, as in an eager step: a replay advances it by what
-    the recorded kernels use.
+    Random numbers come from torch's default generator of the device, as in an eager step: a replay advances it by the
+    numbers that the kernels use.
     """
 
     def __init__(self, like: Any = None) -> None:
@@ -118,8 +118,8 @@ class CUDAGraph(Graph):
 
 @contextmanager
 def own_warnings() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect all warnings of this thread; those of others are shown. Another thread that collects waits, since Python
-    has one setting for warnings."""
+    """Context manager: collect all warnings of this thread; warnings of other threads are shown. Other threads that
+    want to collect wait, since Python has one setting for warnings."""
     collected, mine = list[warnings.WarningMessage](), threading.get_ident()
     with _collecting, warnings.catch_warnings():
         shown = warnings.showwarning
@@ -139,23 +139,23 @@ _collecting = threading.RLock()
 
 
 def reason(error: BaseException) -> str:
-    """Return the first line of the original error, before any that was raised while the capture ended, and the place in
-    what was recorded that raised it."""
+    """Return the first line of the original error of a failed capture, and the place in the recorded code that raised
+    it. Errors from the end of the capture itself are ignored."""
     cause = error.__context__ or error
     said = str(cause).strip().split("\n")[0] or type(cause).__name__
-    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _recorded(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_model_code(frame.filename)]
     return f"{said}, in {frames[-1].filename}, line {frames[-1].lineno}" if frames else said
 
 
-def _recorded(file: str) -> bool:
-    """Whether a file belongs to neither torch, nor this module, nor the engine, but to a model or a task."""
+def _is_model_code(file: str) -> bool:
+    """Return whether a file belongs to neither torch, nor this module, nor the engine, but to a model or a task."""
     others = Path(torch.__file__).parent, Path(__file__), Path(__file__).parents[1] / "engine"
     return not any(Path(file).is_relative_to(other) for other in others)
 
 
 class Later:
-    """A number on the device that the host reads later. Reading waits for the work of the device before the number was
-    noted, not for later work."""
+    """A number on the device that the host reads later. Reading waits only for work of the device that was launched
+    before the number was noted."""
 
     def __init__(self, number: Tensor) -> None:
         self.noted = torch.empty(number.shape, dtype=number.dtype, pin_memory=number.is_cuda)

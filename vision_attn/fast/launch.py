@@ -1,4 +1,4 @@
-"""Launch Triton's kernels, and register the operations that launch them.
+"""Launch Triton kernels, and register the operations that launch them as custom operators.
 
 The files of kernels import triton, so they are imported where they are used. Setting TRITON_INTERPRET=1 before triton
 is first imported runs the kernels on a CPU, slowly; tests do so.
@@ -24,14 +24,14 @@ class Declared(NamedTuple):
     launches: int | Callable[..., int]
 
     def kernels(self, *arguments: object) -> int:
-        """The number of kernels that a call with these arguments launches: Triton's, sums of partial sums by torch, and
-        the copies of tensors that are not contiguous."""
+        """Return the number of kernels that a call with these arguments launches: Triton's, sums of partial sums by
+        torch, and the copies of tensors that are not contiguous."""
         own = self.launches if isinstance(self.launches, int) else self.launches(*arguments)
         return own + sum(isinstance(argument, Tensor) and not argument.is_contiguous() for argument in arguments)
 
 
 OPERATIONS: dict[str, Declared] = {}
-"""Operations by the names of their operators. A file of kernels adds its own when it is imported."""
+"""Operations by the names of their operators. A file of kernels adds its operations when it is imported."""
 
 
 def operation(
@@ -39,8 +39,8 @@ def operation(
 ) -> Callable[[Callable], CustomOpDef]:
     """Register a function as a custom operator, as `torch.library.custom_op` does.
 
-    launches: the kernels that a call launches for contiguous tensors, or a function of its arguments that returns them.
-        `benchmarks.fake_gpu` counts them, and a test compares them with what is launched.
+    launches: the number of kernels that a call launches for contiguous tensors, or a function from its arguments to
+        this number. `benchmarks.fake_gpu` uses it, and a test compares it with the launches.
     """
 
     def registered(function: Callable) -> CustomOpDef:

@@ -1,4 +1,4 @@
-"""Linear layers that use the fastest product of a device, and collect their gradients in a loop over time steps."""
+"""Linear layers with the fastest product of a device, and with one gradient for all time steps of a loop."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ from vision_attn.layers.linear import Linear, Rectified, side_by_side
 
 
 class FastLinear(InLoop, Linear):
-    """`Linear` by the faster library; in a loop over time steps, with one product for the gradient of its weights."""
+    """`Linear` by the faster library. In a loop over time steps, one product computes the gradient of its weights."""
 
     rectified = False
     """Whether the output is max(0, W x + b)."""
     arranged: Arranged | None = None
-    """Within `constant_weights`, weights in the order in which they are read."""
+    """Within `constant_weights`, the rearranged weights."""
 
     def forward(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
         if self.loop is None or torch.compiler.is_compiling():  # a time step alone may be compiled
@@ -28,7 +28,7 @@ class FastLinear(InLoop, Linear):
         return self.loop.layer(self, self.product, *inputs)
 
     def product(self, *inputs: Float[Tensor, "*rows _"]) -> Float[Tensor, "*rows N"]:
-        """The layer outside of loops, or of a time step that collects nothing."""
+        """Compute the layer outside of loops, or in a time step that collects nothing."""
         input = side_by_side(inputs) if len(inputs) > 1 else inputs[0]
         if by_onednn(input, self.weight):
             return _product(input, self, rectified=self.rectified)
@@ -42,11 +42,11 @@ class FastLinear(InLoop, Linear):
 
 @contextmanager
 def constant_weights(model: nn.Module, arranged: Arranged | None = None) -> Iterator[None]:
-    """Within this context, in which no weight of `model` changes and none gets a gradient, each is arranged for oneDNN,
-    and under autocast cast to bfloat16, once instead of at every product.
+    """Context manager for code in which no weight of `model` changes or gets a gradient: rearrange each weight for
+    oneDNN, and under autocast cast it to bfloat16, once instead of at every product.
 
-    arranged: the weights that were arranged before, to which those of this context are added; by default none. Layers
-        that belong to a context around this one stay in that.
+    arranged: weights that were rearranged before, to which further ones are added; by default none. Layers that belong
+        to an outer context stay there.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, FastLinear) and layer.arranged is None]
     arranged = {} if arranged is None else arranged
@@ -66,7 +66,8 @@ class FastRectified(FastLinear, Rectified):
 
 
 def _one_kernel(input: Tensor, weight: Tensor) -> bool:
-    """Whether a GPU computes a product and its ReLU by one kernel: without a gradient, of weights that are cast."""
+    """Return whether a GPU computes a product and its ReLU by one kernel: without a gradient, and with weights that are
+    already cast."""
     if not input.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return False
     autocast = torch.is_autocast_enabled("cuda")
@@ -74,8 +75,8 @@ def _one_kernel(input: Tensor, weight: Tensor) -> bool:
 
 
 def _product(input: Tensor, layer: FastLinear, *, rectified: bool) -> Tensor:
-    """`_Product` of rows in any number of dimensions. Views are made here: one that a custom function returns cannot
-    be changed in place."""
+    """Return `_Product` of rows in any number of dimensions. Views are made here: one that a custom function returns
+    cannot be changed in place."""
     if not torch.is_grad_enabled():
         return linear(input, layer.weight, layer.bias, rectified=rectified, arranged=layer.arranged)
     output = _Product.apply(input.reshape(-1, input.shape[-1]), layer.weight, layer.bias, rectified)

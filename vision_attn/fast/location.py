@@ -1,5 +1,5 @@
-"""Scores by location. Those that compute a tanh of every (row, region) pair compute the pairs again in the backward
-pass, so that they need not be stored."""
+"""Fast versions of location-based scores: the tanh of each (row, region) pair is recomputed in the backward pass
+instead of stored."""
 
 from collections.abc import Callable
 
@@ -23,11 +23,11 @@ class FastCoverage(Coverage):
 
 
 class FastLocalPredictive(LocalPredictive, FastAdditive):
-    """`LocalPredictive`, whose content is scored by `FastAdditive`."""
+    """`LocalPredictive` with the additive score of `FastAdditive`."""
 
 
 def recomputed(score: Score, pairs: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """pairs(*inputs) of a score, which the backward pass computes again."""
+    """Return pairs(*inputs) of a score, which the backward pass recomputes."""
 
     def outside(*inputs: Tensor) -> Tensor:
         with outside_loops(score):

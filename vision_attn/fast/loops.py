@@ -1,7 +1,7 @@
-"""Compile and run fused loops on a CPU, by numba: one pass over memory where tensor operations need many.
+"""Compile and run fused loops on a CPU by numba: one pass over memory where tensor operations need many.
 
-Imported where such loops are used, not before: importing numba takes a second. Where it is not installed, tensor
-operations do the same.
+Import this module only where loops are used, since importing numba takes a second. Without numba, tensor operations
+compute the same.
 """
 
 import inspect
@@ -21,23 +21,23 @@ from torch import Tensor
 from vision_attn.fast.threads import Team
 
 FLAGS = {"reassoc", "contract", "arcp", "nsz"}
-"""The freedoms of the compiler: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
+"""What the compiler may change: the order of sums, fused multiply-adds, approximate reciprocals. NaN stays NaN."""
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": FLAGS}
 
 LOG2_E = np.float32(1 / np.log(2))
 ONE, HALF = np.float32(1), np.float32(0.5)
 SMALLEST, LARGEST = np.float32(-126), np.float32(126)
-"""Powers of 2 that are normal numbers in float32."""
+"""The smallest and largest exponent of a power of 2 that is a normal number in float32."""
 C1, C2, C3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.055503325)
 C4, C5, C6 = np.float32(0.0096184374), np.float32(0.0013398875), np.float32(0.0001535336)
-"""The polynomial of lowest largest error that is 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
+"""The minimax polynomial 1 + f C1 + f^2 C2 + .. = 2^f for |f| <= 1/2; see `exp2`."""
 
 IN_ONE_THREAD = 2**18
-"""The number of results below which starting threads would take longer than the work."""
+"""With fewer results, starting threads would take longer than the work."""
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile `function` at its first call and keep the result for other processes, where there is a folder for it."""
+    """Compile `function` at its first call, and cache the result for other processes if there is a folder for it."""
     function = inspect.unwrap(function)  # of a check of shapes, which tests put around every function
     try:
         return njit(cache=True, **OPTIONS)(function)
@@ -46,14 +46,15 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that compiled loops call; it becomes a part of each. Caches of those loops do not notice a change."""
+    """Return a function that is inlined into the compiled loops that call it. Caches of these loops do not notice its
+    changes."""
     return njit(inline="always", **OPTIONS)(inspect.unwrap(function))
 
 
 @inlined
 def exp2(x):
-    """2^x of a float32 to a relative error of 2e-7, for x clipped to [-126, 126]; NaN for NaN. Loops with it use vector
-    instructions, which they would not with a call of a library's function."""
+    """Return 2^x of a float32 to a relative error of 2e-7, for x clipped to [-126, 126]; NaN for NaN. Unlike a call of
+    a library function, it lets loops use vector instructions."""
     x = LARGEST if x > LARGEST else SMALLEST if x < SMALLEST else x
     whole = np.floor(x + HALF)
     f = x - whole
@@ -64,8 +65,9 @@ def exp2(x):
 def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> None:
     """Call work(first, last, *arrays) on parts of the first dimension, in as many threads as torch uses.
 
-    `work` treats each index of the first dimension by itself, so results do not depend on the number of threads.
-    numbers: how many numbers are computed in all.
+    `work` treats each index of the first dimension separately, so results do not depend on the number of threads.
+
+    numbers: the total number of computed numbers.
     """
     threads, length = torch.get_num_threads(), len(tensors[0])
     number = min(threads, length)
@@ -85,7 +87,7 @@ def in_threads(work: Callable[..., None], numbers: int, *tensors: Tensor) -> Non
 
 AS_ARRAY = methodcaller("numpy", force=True)
 PROCESS = os.getpid()
-"""Return the pool of threads of this process: a forked process inherits no threads."""
+"""The process that owns the threads, since a forked process inherits none."""
 
 
 @compiled
@@ -95,8 +97,8 @@ def _count(first, last, counts):
 
 
 def _torch_threads() -> Team | None:
-    """Return torch's threads; None where they are not GNU's, or where functions compiled by numba cannot be called in
-    them."""
+    """Return torch's threads; None if they are not those of GNU's OpenMP, or if they cannot call functions compiled by
+    numba."""
     try:
         made, counts = Team(), torch.zeros(2, dtype=torch.int64)
         made.call(_count, 2, [counts], 1)

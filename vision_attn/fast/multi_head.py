@@ -1,4 +1,4 @@
-"""Multi-head attention with fewer kernels of a GPU: one product for several projections, and fused attention."""
+"""Multi-head attention with fewer GPU kernels: one product for several projections, and fused attention."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ class FastMultiHead(MultiHead):
         return heads[0], heads[-1]
 
     def within(self, x: Float[Tensor, "N S H"], visible: Tensor) -> Float[Tensor, "N S H"]:
-        """Attend within words. On a GPU `visible` is 0 if a word sees another and -inf if not: the kernel adds it to
-        scores."""
+        """Compute self-attention. On a GPU, `visible` is 0 if a word sees another and -inf if not, because the kernel
+        adds it to scores."""
         if not is_cuda(x):
             return super().within(x, visible)
         products = projected([self.query, *self.projections], x)

@@ -1,10 +1,10 @@
-"""Multiply matrices fast on any CPU.
+"""Multiply matrices fast on any CPU, by MKL or oneDNN, whichever is faster.
 
-On CPUs torch multiplies float32 matrices with MKL, which takes its fastest paths on Intel's processors alone. oneDNN,
-which is part of torch too, has no such limit: on one thread of an AMD EPYC with AVX-512, products of a captioner's
-sizes ran at 115 to 180 Gflop/s with oneDNN and at 78 to 94 with MKL. On Intel's processors MKL is the faster one for
-small matrices. In bfloat16 torch uses oneDNN itself, but writes the bias to the output first and adds to it, which
-takes a sixth of the time of a vocabulary layer.
+On CPUs torch multiplies float32 matrices with MKL, which uses its fastest code only on Intel's processors. oneDNN, also
+a part of torch, has no such limit: on one thread of an AMD EPYC with AVX-512, products of a captioner's sizes ran at
+115 to 180 Gflop/s with oneDNN and at 78 to 94 with MKL. On Intel's processors MKL is the faster one for small matrices.
+In bfloat16 torch uses oneDNN itself, but writes the bias to the output first and adds to it, which takes a sixth of the
+time of a vocabulary layer.
 """
 
 import torch
@@ -25,7 +25,10 @@ def linear(
     rectified: bool = False,
     arranged: "Arranged | None" = None,
 ) -> Tensor:
-    """input weight^T + bias, without a gradient, by the faster library; followed by a ReLU if `rectified`."""
+    """Return input weight^T + bias, without a gradient, by the faster library; followed by a ReLU if `rectified`.
+
+    arranged: see `Arranged`; None: nothing is rearranged.
+    """
     if by_onednn(input, weight):
         output = _by(input, _in_order(input, weight, arranged), bias)
     elif bias is not None and _in_half(input, weight):
@@ -41,7 +44,7 @@ def _by(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def transposed_product(a: Tensor, b: Tensor) -> Tensor:
-    """a^T b of (N, V) and (N, E), such as the gradient of a weight.
+    """Return a^T b of (N, V) and (N, E), such as the gradient of a weight.
 
     In float32 oneDNN copies the left factor of a product if it is transposed, and not the right one, and is slow where
     the result has few columns. So the smaller of the two comes first. Without AVX-512 MKL is as fast, and copies none.
@@ -63,15 +66,16 @@ batch as one process computes the whole."""
 
 
 def differs(weight: Tensor) -> bool:
-    """Whether products with `weight` may be computed in another way than torch's own: where not, there is no need to
-    ask at each product."""
+    """Return whether products with `weight` may ever use another library than torch's choice. If not, products need not
+    check."""
     if weight.dtype == torch.float32:
         return weight.device.type == "cpu" and not is_intel() and weight.numel() >= SMALL
     return weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
 
 
 def by_onednn(input: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, above `SMALL`."""
+    """Return whether oneDNN is the faster library: in eager mode, on a CPU that is not Intel's, in float32, above
+    `SMALL`."""
     float32_on_cpu = input.device.type == "cpu" and input.dtype == weight.dtype == torch.float32
     unsupported = _onednn is None or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     empty = not input.numel()  # which oneDNN refuses
@@ -79,7 +83,7 @@ def by_onednn(input: Tensor, weight: Tensor) -> bool:
 
 
 def _in_half(*tensors: Tensor) -> bool:
-    """Whether oneDNN can multiply these tensors in bfloat16."""
+    """Return whether oneDNN can multiply these tensors in bfloat16."""
     if torch.compiler.is_compiling() or _onednn is None:
         return False
     for tensor in tensors:
@@ -89,14 +93,14 @@ def _in_half(*tensors: Tensor) -> bool:
 
 
 FEW = 16
-"""The number of rows below which arranging a weight gains nothing."""
+"""With fewer rows, rearranging a weight gains nothing."""
 
 Arranged = dict[tuple[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
-"""Weights in the order in which oneDNN reads them, in float32 or with their bias in bfloat16."""
+"""Weights rearranged in the order in which oneDNN reads them: in float32, or in bfloat16 with their bias."""
 
 
 def _in_order(input: Tensor, weight: Tensor, arranged: Arranged | None) -> Tensor:
-    """Return `weight` in the order in which oneDNN reads it, for `FEW` rows or more, if `arranged` keeps it."""
+    """Return `weight`; for `FEW` rows or more, rearranged if `arranged` is given."""
     if arranged is None or input.numel() < FEW * input.shape[-1] or not isinstance(weight, nn.Parameter):
         return weight
     key = weight, weight.dtype
@@ -107,7 +111,8 @@ def _in_order(input: Tensor, weight: Tensor, arranged: Arranged | None) -> Tenso
 
 
 def halved(input: Tensor, layer: nn.Linear, arranged: Arranged) -> Tensor | None:
-    """`layer(input)` as autocast to bfloat16 computes it, if weights are constant and oneDNN serves it."""
+    """Return `layer(input)` as autocast to bfloat16 computes it, if oneDNN supports it; else None. Weights must be
+    constant."""
     weight, bias = layer.weight, layer.bias
     if not torch.is_autocast_enabled("cpu") or torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return None

@@ -1,8 +1,8 @@
-"""Ragged batches: compute captions of unequal length without their padding.
+"""Compute ragged batches, captions of unequal length, without their padding.
 
 `CaptionBatch` sorts images, and the captions of each image, by decreasing length, so the images and rows that still
-have a word at a time step come first. A time step computes only these leading images and rows, and whatever needs no
-image only the captions among them that have a word: its *packed* rows, in the order of images and rows.
+have a word at a time step come first. A time step computes only these leading images and rows. Operations that need no
+image compute only the captions among them that have a word: the *packed* rows, ordered by image and row.
 """
 
 from collections.abc import Iterator
@@ -28,15 +28,15 @@ class PackedStep(NamedTuple):
     position: Int[Tensor, "N"]
     """The index of the word of each packed row in `words.flatten()`."""
     kept: Int[Tensor, "N"] | None
-    """The packed rows of the time step before that go on; None: all of them."""
+    """The packed rows of the previous time step that continue; None: all of them."""
     places: Int[Tensor, "N"] | None
-    """The place of each packed row in a flattened (B, R); None: its own number, since all captions have a word."""
+    """The position of each packed row in a flattened (B, R); None: its own index, since all captions have a word."""
     sources: Int[Tensor, "places"] | None
-    """The packed row for each place of a flattened (B, R), any for a caption without a word."""
+    """The packed row for each position of a flattened (B, R); any row for a caption without a word."""
 
 
 class HasRows:
-    """A part of a model that may know the lengths of its rows beforehand."""
+    """A part of a model that may know the lengths of its rows in advance."""
 
     lengths: Static | None = None
     """Row r of image b of the batch has at most lengths[b][r] words; None: each may have T."""
@@ -44,8 +44,8 @@ class HasRows:
 
 @contextmanager
 def row_lengths(model: nn.Module, lengths: Static | None) -> Iterator[None]:
-    """Within this context, row r of image b of a batch has at most lengths[b][r] words; None: each may have T words.
-    Lengths that are known need not be read from a GPU."""
+    """Context manager: tell the model that row r of image b of a batch has at most lengths[b][r] words, so that lengths
+    need not be read from a GPU. None: each row may have T words."""
     modules = [] if lengths is None else [module for module in model.modules() if isinstance(module, HasRows)]
     try:
         for module in modules:
@@ -57,12 +57,12 @@ def row_lengths(model: nn.Module, lengths: Static | None) -> Iterator[None]:
 
 
 def readable(words: Tensor) -> bool:
-    """Whether words can be read without waiting for a device."""
+    """Return whether words can be read without waiting for a device."""
     return words.device.type == "cpu"
 
 
-def _known(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None:
-    """The lengths of the rows of `words`, of which each may be repeated, once for each run."""
+def _known_lengths(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None:
+    """Return the known lengths of the rows of `words`, in which each row may be repeated for several runs."""
     B, R, T = words.shape
     if lengths is None or len(lengths) != B or R % len(lengths[0]) or max(map(max, lengths)) > T:
         return None
@@ -71,7 +71,7 @@ def _known(words: Int[Tensor, "B R T"], lengths: Static | None) -> Static | None
 
 
 def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list[PackedStep]:
-    """The time steps in which any caption has a word.
+    """Return the time steps in which any caption has a word.
 
     For two images with two captions each, of 3 and 1, and of 2 and 1 words, on a CPU:
 
@@ -83,18 +83,18 @@ def schedule(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> list
     `position` of t = 1 is (1, 7): the words of row (0, 0) begin at 0 of `words.flatten()`, those of (1, 0) at 6. Both
     places of its 2 x 1 have a word, so `places` and `sources` are None.
 
-    On a GPU a time step computes the captions that may have a word, by `lengths`, or all: there a synchronisation
-    costs more than padding.
+    On a GPU, where a synchronisation costs more than padding, a time step computes all captions that may have a word by
+    `lengths`, or all captions.
     """
     if readable(words):
         return _steps(words != 0)
-    lengths = _known(words, lengths)
+    lengths = _known_lengths(words, lengths)
     return unpacked_schedule(words) if lengths is None else list(known_schedule(lengths, words.shape[2], words.device))
 
 
 @lru_cache(maxsize=64)  # a graph that is captured cannot copy from the CPU
 def known_schedule(lengths: Static, longest: int, device: torch.device) -> tuple[PackedStep, ...]:
-    """The time steps of captions of which row r of image b has lengths[b][r] words."""
+    """Return the time steps of captions with known lengths: row r of image b has lengths[b][r] words."""
     word_mask = torch.arange(longest) < torch.tensor(lengths)[..., None]
     return tuple(
         PackedStep._make(field.to(device) if isinstance(field, Tensor) else field for field in step)
@@ -129,13 +129,15 @@ def unpacked_schedule(words: Int[Tensor, "B R T"]) -> list[PackedStep]:
 
 
 def places_of_words(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Tensor, "N"]:
-    """The positions in `words.flatten()` that hold a word; on a GPU those that may."""
+    """Return the positions in `words.flatten()` that hold a word; on a GPU, those that may hold one."""
     return torch.cat([step.position for step in schedule(words, lengths)])
 
 
 def spread(packed: Tensor, step: PackedStep | None) -> Float[Tensor, "B R *sizes"]:
-    """Arrange packed rows by image and row. A caption that has no word at this step gets the row of another caption.
-    Without `step`, rows are in this order already."""
+    """Arrange packed rows by image and row. A caption without a word at this step gets the row of another caption.
+
+    step: None: rows are already in this order.
+    """
     if step is None:
         return packed
     rows = packed if step.sources is None else packed.index_select(0, step.sources)
@@ -151,7 +153,7 @@ def collect(rows: Float[Tensor, "B R *sizes"], step: PackedStep | None) -> Tenso
 
 
 def leading(nested: Nested, images: int, rows: int | None = None) -> Nested:
-    """Select the leading images, and rows, of nested tensors. A tensor that has no others is returned unchanged,
+    """Select the leading images, and rows, of nested tensors. A tensor without other images is returned unchanged,
     because the gradient of a slice is as large as the whole tensor."""
 
     def cut(tensor: Tensor) -> Tensor:
@@ -172,13 +174,13 @@ def padded(steps: list[Tensor], words: Int[Tensor, "B R T"]) -> Tensor:
 
 
 def packed(words: Int[Tensor, "B R T"], lengths: Static | None = None) -> Int[Tensor, "B Q"]:
-    """The indices of the words of each image in its part of `words.flatten(1)`, one caption after the other.
+    """Return the indices of the words of each image in its part of `words.flatten(1)`, one caption after the other.
 
-    Q is the number of words of the image that has the most; padding fills the rows of the others. On a GPU it is the
-    most that there can be, by `lengths`: there a synchronisation costs more than padding.
+    Q is the largest number of words of an image; other images are padded. On a GPU, where a synchronisation costs more
+    than padding, Q is the largest possible number by `lengths`.
     """
     word_mask = words.flatten(1) != 0
-    lengths = None if readable(words) else _known(words, lengths)
+    lengths = None if readable(words) else _known_lengths(words, lengths)
     most = word_mask.shape[1] if lengths is None else max(map(sum, lengths))
     longest = int(word_mask.sum(dim=1).amax()) if readable(words) else most
     return word_mask.byte().argsort(dim=1, descending=True, stable=True)[:, :longest]

@@ -1,14 +1,14 @@
 """Run functions compiled by numba in the threads in which torch computes on a CPU.
 
-After each operation these threads wait for the next one for some milliseconds without giving up their cores. Threads of
-our own would share the cores with them, and two of these would be no faster than one.
+After each operation, torch's threads spin for some milliseconds, waiting for the next one. Other threads would have to
+share the cores with them, so that two threads would be no faster than one.
 
-What that is worth (docs/log.md): a step of soft attention on an Intel Xeon, in two threads, took 402 and 358 ms with
-these and 475 with a pool of Python's threads, in bfloat16 240 and 316, and 346; a step of DRAW's classifier 116 and
-106, and 157. On an AMD EPYC they gain 5%. Without GNU's OpenMP, as on other systems, `loops` takes such a pool.
+Measured (docs/log.md): a step of soft attention on an Intel Xeon, in two threads, took 402 and 358 ms with torch's
+threads and 475 with a pool of Python's threads, in bfloat16 240 and 316, and 346; a step of DRAW's classifier 116 and
+106, and 157. On an AMD EPYC they gain 5%. Without GNU's OpenMP, as on other systems, `loops` uses such a pool.
 
-Python takes part in none of it: in each thread runs a function of a few instructions, compiled by llvmlite, that calls
-numba's function with the part of that thread. So a thread finds in its cache what it has computed before.
+Python is not involved: each thread runs a function of a few instructions, compiled by llvmlite, which calls numba's
+function with the part of this thread. So a thread finds its earlier results in its cache.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ arguments."""
 
 
 class Team:
-    """Torch's threads, where they are those of GNU's OpenMP."""
+    """Torch's threads, if they are those of GNU's OpenMP."""
 
     def __init__(self) -> None:
         """Raises OSError or AttributeError if torch has not loaded GNU's OpenMP."""
@@ -48,8 +48,11 @@ class Team:
         self._members: dict[int, Member] = {}
 
     def call(self, work: Any, number: int, tensors: Sequence[Tensor], threads: int) -> None:
-        """Call work(first, last, *tensors) for `number` parts of the first dimension, in this number of threads: with
-        another number than torch's, they would be ended and started again each time."""
+        """Call work(first, last, *tensors) for parts of the first dimension.
+
+        number: the number of parts.
+        threads: torch's number of threads. With any other number, threads would be ended and started again each time.
+        """
         signature, words = [work], machine_words("q", [0, *self._counting, number, len(tensors[0]), 0])
         for tensor in tensors:
             signature += tensor.dtype, tensor.dim(), tensor.is_contiguous()
@@ -67,7 +70,7 @@ class Team:
 
 
 def address(work: Any, tensors: Sequence[Tensor]) -> int:
-    """The address of numba's machine code for tensors like these. It is called as numba calls its own functions:
+    """Return the address of numba's machine code for tensors like these. It is called as numba calls its own functions:
     addresses of a result and of an error, then the arguments, each array as the words of its struct."""
     arrays = (
         numba.typeof(tensor.detach().numpy()).copy(layout="C" if tensor.is_contiguous() else "A") for tensor in tensors

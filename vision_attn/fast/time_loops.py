@@ -1,9 +1,9 @@
-"""Loops over time steps: compute the gradient of weights by one product after the loop.
+"""Compute the gradients of weights in a loop over time steps by one product after the loop.
 
-Autograd computes the gradient of the weights at every time step and adds it to the sum of the others. The same number
-is one matrix product over all time steps: faster, since the matrices are larger, and written to memory once. So inputs
-and gradients of all time steps are collected here. On a GPU, weights are cast to the precision of autocast once a loop,
-and so is an input that several layers read.
+Autograd computes the gradient of the weights at every time step and adds it to the sum of the others. The sum equals
+one matrix product over all time steps, which is faster, since the matrices are larger and the result is written to
+memory once. So inputs and gradients of all time steps are collected here. On a GPU, weights are cast to the precision
+of autocast once per loop, and an input that several layers read is cast once.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Casts:
         self.recent: list[tuple[Tensor, Tensor]] = []
 
     def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """`tensor` in the precision of the products that read it."""
+        """Return `tensor` in the precision of the products that read it."""
         if tensor.dtype == dtype:
             return tensor
         for whole, half in self.recent:
@@ -53,8 +53,8 @@ class Loop:
         self.casts = Casts()
 
     def layer(self, layer: nn.Linear, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Compute layer(inputs side by side), which is `plain(*inputs)` outside of loops. In training the gradient of
-        its weights waits for all time steps."""
+        """Compute layer(inputs side by side), which is `plain(*inputs)` outside of loops. In training, the gradient of
+        its weights is computed after all time steps."""
         device, dtype = inputs[0].device.type, inputs[0].dtype
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
@@ -69,7 +69,7 @@ class Loop:
 
     def network(self, network: nn.Module, plain: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Compute network(*inputs), which is `plain(*inputs)` outside of loops, for inputs that need no gradient. The
-        gradients of its weights come from one pass over all time steps, which computes its outputs again: fewer and
+        gradients of its weights come from one pass over all time steps, which recomputes its outputs with fewer and
         larger kernels."""
         if network not in self.networks:
             self.networks[network] = collecting_network(network, plain, inputs[0].device.type)
@@ -80,12 +80,12 @@ class InLoop:
     """A part of a model that a loop over time steps may call."""
 
     loop: Loop | None = None
-    """The loop that runs; None: none does."""
+    """The current loop; None outside of loops."""
 
 
 @contextmanager
 def over_time(model: nn.Module) -> Iterator[None]:
-    """Within this context the parts of `model` belong to one loop over time steps."""
+    """Context manager: let the parts of `model` belong to one loop over time steps."""
     if torch.compiler.is_compiling():
         yield
         return
@@ -102,7 +102,7 @@ def over_time(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def outside_loops(module: nn.Module) -> Iterator[None]:
-    """Within this context the parts of `module` belong to no loop, as in a backward pass that computes them again."""
+    """Context manager: let the parts of `module` belong to no loop, as in a backward pass that recomputes them."""
     before = [
         (submodule, submodule.__dict__.pop("loop", None))
         for submodule in module.modules()
@@ -119,8 +119,8 @@ def outside_loops(module: nn.Module) -> Iterator[None]:
 class Collected:
     """The inputs and the gradients of outputs that the time steps of a loop have collected.
 
-    It knows no tensor of the graph, whose nodes know it: neither reference counts nor the garbage collector would free
-    such a circle through nodes of C++, and no step of training would free its inputs.
+    It must not refer to tensors of the autograd graph, whose nodes refer to it. Neither reference counts nor the
+    garbage collector would free such a cycle through C++ nodes, and training would leak its inputs.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Collected:
         self.task = -1
 
     def keep(self, *inputs: Tensor) -> int:
-        """Keep the inputs of the next time step. Returns its number."""
+        """Keep the inputs of the next time step, and return its number."""
         step = len(self.inputs)
         self.inputs[step] = tuple(map(Tensor.detach, inputs))
         return step
@@ -141,7 +141,7 @@ class Collected:
         self.grads[step] = grad
 
     def take(self) -> tuple[list[Tensor], Tensor]:
-        """Return the inputs and gradients of all time steps that have one, concatenated. Forgets the gradients."""
+        """Return the inputs and gradients of all time steps with a gradient, concatenated, and forget the gradients."""
         steps, self.grads = self.grads, {}
         inputs = zip(*map(self.inputs.__getitem__, steps), strict=True)
         return [*map(_joined, inputs)], _joined([*steps.values()])
@@ -153,7 +153,7 @@ def _joined(tensors: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
 
 
 def collecting_layer(layer: nn.Linear, dtype: torch.dtype) -> Callable[..., Tensor]:
-    """`layer` for the time steps of a loop, of inputs in `dtype` side by side."""
+    """Return a function that computes `layer` in the time steps of a loop, for inputs in `dtype` side by side."""
     collected = CollectedLayer(layer, dtype)
     return partial(_LayerStep.apply, collected, _LayerWeights.apply(collected, layer.weight, layer.bias))
 
@@ -177,7 +177,8 @@ class CollectedLayer(Collected):
         return output.relu() if self.rectified else output
 
     def gradient(self, grad: Tensor, start: int, stop: int) -> Tensor:
-        """The gradient of the inputs from `start` to `stop`, given that of the outputs before a ReLU."""
+        """Return the gradient of the features `start` to `stop` of the inputs, given the gradient of the outputs before
+        a ReLU."""
         if self.weight._version != self.version:
             raise RuntimeError("the weights of a loop were changed between its forward and its backward pass")
         if (start, stop) not in self.columns:
@@ -233,16 +234,21 @@ class _LayerStep(torch.autograd.Function):
 
 
 def collecting_network(module: nn.Module, plain: Callable[..., Tensor], device: str) -> Callable[..., Tensor]:
-    """`module` for the time steps of a loop, of inputs on a device of this type that need no gradient."""
+    """Return a function that computes `module` in the time steps of a loop, for inputs that need no gradient.
+
+    device: the type of the device of the inputs.
+    """
     collected = CollectedNetwork(module, plain, device)
     return partial(_NetworkStep.apply, collected, _NetworkWeights.apply(collected, *collected.weights))
 
 
 class CollectedNetwork(Collected):
-    """A network of a loop whose inputs need no gradient: its weights get theirs from one pass over all time steps.
+    """A network of a loop whose inputs need no gradient. The gradients of its weights come from one pass over all time
+    steps.
 
-    It computes each row by itself and draws no random numbers, so that the pass, which computes the outputs again,
-    finds those of the loop. `plain` is its forward pass outside of loops.
+    It must treat each row separately and draw no random numbers, so that this pass recomputes the outputs of the loop.
+
+    plain: its forward pass outside of loops.
     """
 
     def __init__(self, module: nn.Module, plain: Callable[..., Tensor], device: str) -> None:

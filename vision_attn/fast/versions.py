@@ -1,8 +1,8 @@
-"""Choose the version of an operation that runs: `cpu.py` of its folder (loops of numba), `gpu.py` (kernels of Triton),
-or plain tensor operations.
+"""Choose the version of an operation: `cpu.py` of its folder (loops of numba), `gpu.py` (kernels of Triton), or plain
+tensor operations.
 
-Only `fast_version` decides. The module that it returns for an operation has the same functions on a CPU and on a GPU,
-as far as both have a version; where it returns None, the plain expression at the place of the call computes the same.
+Only `fast_version` decides. The modules that it returns for a CPU and for a GPU have the same functions, if both exist.
+If it returns None, the caller computes the same by its plain expression.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from torch import Tensor
 from vision_attn.system.context_variables import within
 
 TRITON = find_spec("triton") is not None
-"""Whether triton is installed, as it is with torch's CUDA builds. Looked up without the second that importing takes."""
+"""Whether triton is installed, as with torch's CUDA builds. It is not imported, which takes a second."""
 
 FLOAT32, NO_HALF = (torch.float32,), (torch.float32, torch.float64)
 NO_FLOAT16, NO_FLOAT64 = (torch.float32, torch.bfloat16), (torch.float32, torch.bfloat16, torch.float16)
@@ -28,11 +28,11 @@ ALL = (*NO_FLOAT64, torch.float64)
 
 
 class Version(NamedTuple):
-    """The tensors that a version takes."""
+    """The tensors that a version supports."""
 
     dtypes: tuple[torch.dtype, ...]
     compiled: bool = False
-    """Whether torch.compile takes it too. The compiler fuses other expressions itself."""
+    """Whether the version is also used under torch.compile. Otherwise the compiler fuses the plain expression."""
 
 
 ON_CPU = {
@@ -64,10 +64,10 @@ _left_out: ContextVar[Literal["none", "loops", "all"]] = ContextVar("left_out", 
 
 
 def fast_version(operation: str, *tensors: Tensor) -> ModuleType | None:
-    """Return the module with the fast version of an operation for these tensors; None if there is none, if the compiler
-    fuses the plain expression itself, without numba or Triton, and in `without_loops` or `plainly`.
+    """Return the module with the fast version of an operation for these tensors. None if there is none, if the compiler
+    fuses the plain expression, if numba or Triton is missing, and within `without_loops` or `plainly`.
 
-    Importing numba takes a second, and Triton more, so this is called where they are used and not before.
+    Importing numba takes a second, and Triton more, so call this only where a version is used.
     """
     compiling, gpu = torch.compiler.is_compiling(), on_gpu(tensors[0])
     version = ON_GPU.get(operation) if gpu else ON_CPU.get(operation) if tensors[0].device.type == "cpu" else None
@@ -83,13 +83,14 @@ def fast_version(operation: str, *tensors: Tensor) -> ModuleType | None:
 
 
 def on_gpu(tensor: Tensor) -> bool:
-    """Whether kernels run where `tensor` is. A compiler needs what they need, so under it none is tried."""
+    """Return whether kernels run on the device of `tensor`. Under torch.compile this is not tried, since a compiler has
+    the same requirements."""
     return tensor.is_cuda and TRITON and (torch.compiler.is_compiling() or runs_on(tensor.device))
 
 
 @cache
 def runs_on(device: torch.device) -> bool:
-    """Whether the kernels run on `device`. Warns if they do not.
+    """Return whether Triton's kernels run on `device`. Logs a warning if they do not.
 
     Triton builds the code that launches a kernel when the kernel first runs. That takes a C compiler and the headers
     of Python, which not every machine has.
@@ -105,18 +106,18 @@ def runs_on(device: torch.device) -> bool:
 
 
 def is_cuda(tensor: Tensor) -> bool:
-    """Whether a tensor is on a GPU: for choices between tensor operations. Tests replace it."""
+    """Return whether a tensor is on a GPU, for choices between tensor operations. Tests replace this function."""
     return tensor.is_cuda
 
 
 def without_loops(wanted: bool = True) -> AbstractContextManager[None]:
-    """Within this context, if `wanted`, tensor operations do all work on a CPU: it is so little that importing numba
-    would take longer."""
+    """Context manager: if `wanted`, use only tensor operations on a CPU, for so little work that importing numba would
+    take longer."""
     return within(_left_out, "loops") if wanted else nullcontext()
 
 
 def plainly(wanted: bool = True) -> AbstractContextManager[None]:
-    """Within this context, if `wanted`, tensor operations do all work."""
+    """Context manager: if `wanted`, use only tensor operations."""
     return within(_left_out, "all") if wanted else nullcontext()
 
 

@@ -1,1 +1,1 @@
-"""Where regions lie on an image: extents of grids, masks, and receptive fields, as measured."""
+"""Where regions lie on an image: extents of grids, boxes and masks, and measured receptive fields."""

@@ -1,8 +1,8 @@
 """Where the regions of a grid lie on an image: their boxes, their centres, and the region nearest to each pixel.
 
-The cells of a convolutional network do not always see what lies under them when the grid is spread over the image: each
-padded convolution of stride 2 moves the centre of what a cell sees to the upper left. So a grid has an extent.
-`geometry/receptive_fields.py` measures it.
+The cells of a convolutional network are not spread evenly over the image: each padded convolution of stride 2 moves the
+centres of their receptive fields to the upper left. So a grid has an extent, which `geometry/receptive_fields.py`
+measures.
 """
 
 from typing import NamedTuple
@@ -63,15 +63,15 @@ def middles(number: int, low: float = -1.0, high: float = 1.0) -> Float[Tensor, 
 
 
 def centres(rows: int, columns: int, extent: Extent = WHOLE) -> Float[Tensor, "L 2"]:
-    """Return the centre (x, y) of each region, row by row, in float64. A centre beyond the border of the image is moved
-    to the border: a region sees only the image."""
+    """Return the centre (x, y) of each region, row by row, in float64. A centre outside the image is moved to the
+    border, since a region sees only the image."""
     x, y = middles(columns, extent.x0, extent.x1), middles(rows, extent.y0, extent.y1)
     return torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=1).clamp(-1, 1)
 
 
 def cell(region: int, rows: int, columns: int, extent: Extent = WHOLE) -> tuple[float, float, float, float]:
-    """Return the box (x0, y0, x1, y1) of the part of the image that is nearest to a region, in [-1, 1]. Regions are
-    counted row by row from 0; those at the border of the grid reach to the border of the image."""
+    """Return the box (x0, y0, x1, y1), in [-1, 1], of the part of the image that is nearer to a region than to any
+    other. Regions are counted row by row from 0; regions at the border of the grid reach to the border of the image."""
     row, column = divmod(region, columns)
     left, right = _part(column, columns, extent.x0, extent.x1)
     top, bottom = _part(row, rows, extent.y0, extent.y1)
@@ -86,8 +86,12 @@ def _part(index: int, number: int, low: float, high: float) -> tuple[float, floa
 
 
 def positions(pixels: int, number: int, low: float = -1.0, high: float = 1.0) -> Float[Tensor, "pixels"]:
-    """Return the position of each pixel's centre along an axis, in regions: 0 is the centre of the first of `number`
-    regions, which together lie from `low` to `high`."""
+    """Return the position of each pixel's centre along an axis, in units of regions: 0 is the centre of the first
+    region.
+
+    number: the number of regions.
+    low, high: the ends of the regions, in [-1, 1] of the pixels.
+    """
     return ((middles(pixels) - low) * number / (high - low) - 0.5).float()
 
 

@@ -1,19 +1,18 @@
-"""Maps over boxes of objects, which overlap and lie on no grid, as maps on a fine grid of the photograph."""
+"""Convert maps over boxes of objects, which overlap and lie on no grid, to maps on a fine grid of the photograph."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 CELLS = 28
-"""Rows and columns of the fine grid."""
+"""The number of rows and of columns of the fine grid."""
 
 
 def over_photograph(
     alpha: Float[Tensor, "T 1 L"], boxes: Float[Tensor, "L 4"], cells: int = CELLS
 ) -> Float[Tensor, "T cells cells"]:
-    """Return the weight of each cell of the photograph at each word: the sum of the weights of the boxes that cover it
-    (as in the figures of Anderson et al. 2018), divided by the total of the map, so that it still sums to 1. A map of
-    zeros stays.
+    """Return the weight of each cell of the photograph at each word: the sum of the weights of the boxes that cover the
+    cell (as in the figures of Anderson et al. 2018), normalised so that a map sums to 1. A map of zeros stays zero.
 
     boxes: (x0, y0, x1, y1) in [-1, 1]. A box smaller than a cell is enlarged to the size of a cell.
     """

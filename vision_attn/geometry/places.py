@@ -1,4 +1,4 @@
-"""Places on a photograph as weights of the regions of a grid: points, boxes and masks."""
+"""Convert places on a photograph (points, boxes and masks) to weights of the regions of a grid."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from vision_attn.geometry.extents import WHOLE, Extent
 
 WHOLE_WEIGHT = 1e-3
-"""How far from 1 the sum of a map may be without being normalised: a model's own map is taken as it is, to the bit."""
+"""A map whose sum differs from 1 by at most this is not normalised, so that a model's own map is used bit for bit."""
 
 
 class RegionGrid:
@@ -42,22 +42,22 @@ class RegionGrid:
         mask: densities over pixels of equal size.
         box: where these pixels lie on the photograph.
         """
-        across = _overlaps(self._edges(self.columns, 0), _even(mask.shape[1], box.x0, box.x1))
-        down = _overlaps(self._edges(self.rows, 1), _even(mask.shape[0], box.y0, box.y1))
+        across = _overlaps(self._edges(self.columns, 0), _even_edges(mask.shape[1], box.x0, box.x1))
+        down = _overlaps(self._edges(self.rows, 1), _even_edges(mask.shape[0], box.y0, box.y1))
         weights = down @ mask.double() @ across.mT
         return weights / weights.sum() if weights.any() else None
 
     def _edges(self, number: int, axis: int) -> Float[Tensor, "edges"]:
         """Return the edges of the cells along an axis of the photograph."""
         low, high = self.extent[axis], self.extent[axis + 2]
-        edges = _even(number, low, high).clamp(-1, 1)
+        edges = _even_edges(number, low, high).clamp(-1, 1)
         edges[0], edges[-1] = -1, 1
         first, last = self.seen[axis], self.seen[axis + 2]
         return first + (edges + 1) / 2 * (last - first)
 
 
 def as_map(weights: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Normalise the weights of regions to a sum of 1. They stay as they are if their sum is 1 up to rounding."""
+    """Normalise the weights of regions to sum to 1. They are unchanged if their sum is 1 up to rounding."""
     total = weights.double().sum()
     return weights if abs(total - 1) < WHOLE_WEIGHT else (weights.double() / total).to(weights.dtype)
 
@@ -79,7 +79,7 @@ def _nearest_two(x: float, number: int, low: float | int, high: float | int) -> 
     return (1 - (torch.arange(number, dtype=torch.float64) - position).abs()).clamp(min=0)
 
 
-def _even(number: int, low: float | int, high: float | int) -> Float[Tensor, "edges"]:
+def _even_edges(number: int, low: float | int, high: float | int) -> Float[Tensor, "edges"]:
     return torch.linspace(low, high, number + 1, dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""Where the cells of a convolutional network look: a measurement of the centre of each cell's receptive field.
+"""Measure where the cells of a convolutional network look: the extent of the centres of their receptive fields.
 
 Arithmetic of strides and paddings alone is not enough: the weights count too. The cells of the included captioner's
 MobileNetV2 look 6% of the image's side to the upper left of their places in an even grid, where arithmetic says 3.5%.
@@ -17,15 +17,15 @@ from vision_attn.geometry.extents import WHOLE, Extent
 Maps = Callable[[UInt8[Tensor, "B 3 Y X"]], Float[Tensor, "B D rows columns"]]
 
 FINE, COARSE, CELLS = 8, 24, 12
-"""The least number of images: `FINE` for maps of at least `CELLS` cells along both sides, `COARSE` for coarser maps,
-whose error is larger."""
+"""The smallest number of images: `FINE` for maps with at least `CELLS` cells along both sides, `COARSE` for coarser
+maps, whose error is larger."""
 MOST, PIXELS = 256, 8 * 224 * 224
-"""Small images are as many as have `PIXELS` pixels together, but at most `MOST`. The standard error of 48 images of 40
-pixels is a fifteenth of a cell."""
+"""For small images, as many are used as have `PIXELS` pixels together, but at most `MOST`. The standard error with 48
+images of 40 pixels is a fifteenth of a cell."""
 AT_ONCE = 8
 """The number of images in a batch."""
 MIDDLE = 0.5
-"""The share of an image's side, in its middle, in which marks are put: elsewhere the border cuts off receptive
+"""Marks are put into the middle of an image, over this share of its side: elsewhere the border cuts off receptive
 fields."""
 REACH = 0.25
 """The distance from a mark, as a share of the side, up to which cells are counted."""
@@ -36,14 +36,14 @@ class Fields:
 
     def __init__(self) -> None:
         self._made_from: tuple[Any, dict[Any, tuple[Extent, tuple[int, int]]]] = None, {}
-        """The versions of the weights, and the extents measured with them: one attribute, which threads read and set
-        at once."""
+        """The versions of the weights, and the extents measured with them. A single attribute, so that threads read and
+        set both at once."""
 
     def of(self, key: Any, module: nn.Module, maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[int, int]]:
         """Return `measured_extent(maps, size)` from the cache, or measure it.
 
         module: the module that holds the weights of `maps`.
-        key, size: tell apart measurements with the same weights.
+        key, size: distinguish measurements with the same weights.
         """
         weights, (before, known) = versions(module), self._made_from
         if weights != before:
@@ -65,10 +65,9 @@ def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[in
     """Measure where the cells of a map look in an image of `size` (height and width in pixels). Returns the extent, and
     the rows and columns of the map.
 
-    A small square is put on images of noise, and the centre of the change of the map is compared with the place of the
-    square. The noise and the places are the same each time. The distance from one cell to the next follows from the
-    sizes: see `stride`. An offset that may be chance, up to twice its standard error, counts as 0. If no map changes,
-    the extent is the whole image.
+    A small square is drawn on images of noise, and the centre of the change of the map is compared with the place of
+    the square. The noise and the places are the same each time. The distance between cells follows from the sizes: see
+    `stride`. An offset within twice its standard error counts as 0. If no map changes, the extent is the whole image.
     """
     generator = torch.Generator().manual_seed(0)
     rows, columns = grid = tuple(maps(noise(1, size, generator)).shape[2:])
@@ -95,8 +94,8 @@ def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[in
 def stride(pixels: int, cells: int) -> float:
     """Return the distance between neighbouring cells of a convolutional network, in pixels.
 
-    Where the cells do not divide the image evenly, because convolutions leave out pixels at the border or add some, it
-    is the power of two that is nearest to an even division: 32 for 9 cells of 260 pixels or 8 of 299.
+    If the cells do not divide the image evenly, because convolutions leave out or add pixels at the border, it is the
+    power of two nearest to an even division: 32 for 260 pixels in 9 cells, or for 299 in 8.
     """
     if pixels % cells and cells > 2:
         near = 2 ** round(torch.tensor(pixels / cells).log2().item())
@@ -116,8 +115,8 @@ def noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UIn
 
 
 def _places(number: int, pixels: int, cells: int, step: float, generator: torch.Generator) -> Int[Tensor, "N"]:
-    """Return the middles of marks along an axis, in random order. They are spread evenly over fewer cells than there
-    are marks, so that they lie at different places of their cells."""
+    """Return the centres of marks along an axis, in random order. They are spread evenly over fewer cells than there
+    are marks, so that they fall on different parts of a cell."""
     span = min(max(1, int(cells * MIDDLE)), number - 1) * step
     even = (torch.randperm(number, generator=generator) + 0.5) / number - 0.5
     return (pixels / 2 + even * span).round().long()
@@ -126,8 +125,11 @@ def _places(number: int, pixels: int, cells: int, step: float, generator: torch.
 def marked(
     images: UInt8[Tensor, "N 3 Y X"], places: Int[Tensor, "N 2"], half: Sequence[int]
 ) -> UInt8[Tensor, "N 3 Y X"]:
-    """Draw a square of half a cell into each image, at its place. A channel becomes black where it was bright, and else
-    white."""
+    """Draw a square into each image. Each channel becomes black where it was bright, else white.
+
+    places: the centre of each square.
+    half: half the height and width of a square.
+    """
     images = images.clone()
     for image, (y, x) in zip(images, places.tolist(), strict=True):
         square = image[:, max(y - half[0], 0) : y + half[0], max(x - half[1], 0) : x + half[1]]

@@ -1,4 +1,5 @@
-"""Buffers that a forward pass changes, such as the number of batches so far."""
+"""`value_before`: read a buffer that the same forward pass changes later, such as the number of batches, safely under
+torch.compile."""
 
 import torch
 from torch import Tensor
@@ -7,14 +8,14 @@ from torch import Tensor
 def value_before(buffer: Tensor) -> Tensor:
     """Return a copy of a buffer, for a forward pass that changes the buffer later on.
 
-    Every version of torch.compile so far (2.11 to 2.15) computes cheap values, such as a clone, again in the backward
-    pass. It then reads the buffer, which has the new value by then, so that gradients are those of the next batch. This
-    operator is unknown to the compiler, which keeps its output instead.
+    torch.compile (2.11 to 2.15) recomputes cheap values, such as a clone, in the backward pass. It would read the
+    changed buffer there, and compute the gradients of the next batch. The compiler cannot look into this operator, so
+    it keeps the output instead.
     """
     return torch.ops.vision_attn.value_before(buffer)
 
 
-# Not `torch.library.custom_op`, whose first call imports torch's compiler, also where nothing is compiled.
+# Not `torch.library.custom_op`, whose first call imports torch's compiler even if nothing is compiled.
 torch.library.define("vision_attn::value_before", "(Tensor buffer) -> Tensor")
 
 

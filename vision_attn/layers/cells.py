@@ -1,4 +1,4 @@
-"""Recurrent cells next to the LSTM cell of `layers.lstm`: a step of a GRU, and torch's LSTM or GRU over sequences."""
+"""A step of a GRU, and torch's LSTM or GRU over whole sequences. The step of an LSTM is in `layers.lstm`."""
 
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from vision_attn.layers.precision import at_least_float32
 Cell = Literal["lstm", "gru"]
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 GATES = {"lstm": 4, "gru": 3}
-"""The size of the pre-activations of a step, in multiples of the size of the state."""
+"""The size of the pre-activations of a step, as a multiple of the size of the state."""
 
 
 class RecurrentState(NamedTuple):
@@ -48,8 +48,10 @@ def over_steps(
     hidden: Float[Tensor, "N H"] | None = None,
     cell: Float[Tensor, "N H"] | None = None,
 ) -> tuple[Float[Tensor, "N T H"], Float[Tensor, "N H"], Float[Tensor, "N H"] | None]:
-    """Run a network of one layer from a state, by default zeros. Returns h_t of each step, and the last h and c; c is
-    None for a GRU."""
+    """Run a network of one layer. Return h_t of each step, and the last h and c; c is None for a GRU.
+
+    hidden, cell: the initial state; None: zeros.
+    """
     before = [state[None].contiguous() for state in (hidden, cell) if state is not None]
     outputs, after = network(inputs, tuple(before) if len(before) > 1 else before[0] if before else None)
     hidden, cell = after if isinstance(after, tuple) else (after, None)

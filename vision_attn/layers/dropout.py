@@ -1,4 +1,4 @@
-"""Dropout with a mask that neighbouring rows can share."""
+"""Dropout with a mask that neighbouring rows can share, for sampled runs of one caption."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -8,7 +8,7 @@ from vision_attn.contracts import PAD
 from vision_attn.layers.precision import at_least_float32
 
 BARRED = -1e4
-"""The logit of PAD where it is barred: finite in half precision, and its probability is 0."""
+"""The logit of PAD where it is barred: finite in half precision, but with probability 0."""
 
 
 class WordLogProb(nn.Module):
@@ -29,7 +29,7 @@ class WordLogProb(nn.Module):
         """Return log softmax(output(deep))[words] and, if `with_mean`, its mean over the vocabulary: in nats, in
         float32 or wider, 0 at padding.
 
-        bars_pad: take the softmax over all words but PAD. Its mean is not defined.
+        bars_pad: whether to take the softmax over all words but PAD. The mean is then not defined.
         """
         logits = barred(output(deep)) if bars_pad else output(deep)
         log_prob, word_mask = class_log_prob(logits), words != PAD

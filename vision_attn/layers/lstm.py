@@ -1,4 +1,4 @@
-"""The cell of an LSTM, for models whose input at each time step depends on the state before."""
+"""The cell of an LSTM, for models whose input at each time step depends on the previous state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +20,10 @@ class LSTMCell(nn.Module):
     def forward(
         self, cell: Float[Tensor, "*rows H"], *gates: Float[Tensor, "*rows gates"]
     ) -> tuple[Float[Tensor, "*rows H"], Float[Tensor, "*rows H"]]:
-        """Return (h_t, c_t), given c_{t-1} and the pre-activations: their sum, of one linear map or several, is ordered
-        input, forget, output, candidate.
+        """Return (h_t, c_t).
+
+        cell: c_{t-1}.
+        gates: the pre-activations, as one tensor or several to be added, ordered input, forget, output, candidate.
 
         The nonlinearities of Xu et al. 2015, eq. 1, then c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g) (eq. 2) and
         h_t = sigmoid(o) tanh(c_t) (eq. 3). Both are float32 or wider, also under autocast: a cell accumulates small

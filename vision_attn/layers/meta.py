@@ -1,4 +1,4 @@
-"""Building modules without memory, to learn their shapes."""
+"""Build modules on the meta device, without memory, to learn their shapes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +48,7 @@ def _like(operand: Any, first: Tensor) -> bool:
 
 @contextmanager
 def on_meta() -> Iterator[None]:
-    """Within this context, new tensors and modules are on the meta device: they have shapes, but take no memory."""
+    """Context manager: create new tensors and modules on the meta device, where they have shapes but take no memory."""
     with torch.device("meta"), _ShapesOnly():
         yield
 

@@ -1,8 +1,7 @@
-"""Padding: images with different numbers of regions in one batch. Vectors of zeros follow those of an image that has
-fewer.
+"""Padding of batches whose images have different numbers of regions, with vectors of zeros.
 
-A vector that is exactly zero is padding, where the encoder says that it pads (`Encoder.pads`). The mask is computed of
-the vectors themselves, on their device, so that no model or task passes a mask along.
+If an encoder pads (`Encoder.pads`), a vector that is exactly zero is padding. The mask is computed from the vectors
+themselves, on their device, so that models and tasks need not pass a mask along.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Precision: conversion to float32 or float64 where half precision is too coarse, and computing in bfloat16."""
+"""Convert to float32 or float64 where half precision is too coarse, and compute in bfloat16."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def at_least_float32(numbers: Tensor) -> Tensor:
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype in which products with `tensor` are computed here."""
+    """Return the dtype of products with `tensor`, which autocast may change."""
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
@@ -29,7 +29,8 @@ def double(numbers: Tensor) -> Tensor:
 
 
 def call_in(precision: Precision, network: Callable[[Tensor], Tensor], numbers: Tensor) -> Tensor:
-    """Call `network` in bfloat16 for "bf16", and return float32; for "fp32", in the precision of its surroundings."""
+    """Call `network` in bfloat16 and return float32 if `precision` is "bf16"; for "fp32", call it in the current
+    precision."""
     if precision == "fp32":
         return network(numbers)
     with torch.autocast(numbers.device.type, torch.bfloat16):

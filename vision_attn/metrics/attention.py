@@ -1,4 +1,5 @@
-"""Measure attention maps against boxes (`AttentionCorrectness`), and how sharp they are and move (`AttentionMotion`).
+"""Measure whether attention lies in the boxes of objects (`AttentionCorrectness`), and how sharp it is and how far it
+moves (`AttentionMotion`).
 
 Attention correctness: whether attention lies on the object that a word names (after Liu et al. 2017, "Attention
 Correctness in Neural Image Captioning", arXiv:1605.09553). Attention motion: how sharp maps are, and how far attention
@@ -18,13 +19,13 @@ from vision_attn.system.errors import UserError
 class AttentionCorrectness:
     """Compare attention with the boxes of the objects that words name, averaged over all content words of `update`.
 
-    A region counts as inside a box if its centre is; where a grid has one row, so that regions are whole columns, if
-    the x of its centre is. Coordinates are (x, y) in [-1, 1]; `grid` is (rows, columns) of regions, numbered by rows,
-    and `extent` is where they lie on the image.
+    A region counts as inside a box if its centre is inside. In a grid of one row, whose regions are whole columns, only
+    the x of the centre counts. Coordinates are (x, y) in [-1, 1]. Each metric comes with its baseline, the value for
+    uniform attention.
 
-    Of films, `grid` is (frames, rows, columns), numbered by frames, and boxes have a frame as a fifth number: only
-    regions of this frame are inside. Where a frame is one region, it is inside whatever the box.
-    Each metric comes with its baseline, the value for uniform attention.
+    grid: the numbers of rows and columns of regions, or of frames, rows and columns for films, whose boxes have a frame
+        as fifth number: only regions of this frame can be inside. If a frame is a single region, it is inside any box.
+    extent: where the regions lie on the image.
     """
 
     def __init__(self, grid: tuple[int, ...] = (14, 14), extent: Extent = WHOLE) -> None:
@@ -42,12 +43,14 @@ class AttentionCorrectness:
         boxes: Mapping[str, Sequence],
         content: Set[str] = frozenset(),
     ) -> None:
-        """Add one caption: its `words`, the attention of each, and the boxes (x0, y0, x1, y1) of what each word names.
+        """Add one caption. Raises UserError if alpha has fewer rows than there are words, or another number of regions
+        than the grid.
 
-        `content` holds every word that names an object in any image. A content word without a box in this image names
-        an object that is not there, and counts as a miss, for uniform attention too. Rows of alpha past the last word,
-        such as that of END, are ignored. A map of zeros attends to nothing, and counts as a miss. Raises UserError if
-        alpha has fewer rows than there are words, or another number of regions than the grid.
+        alpha: the attention of each word. Rows past the last word, such as that of END, are ignored. A map of zeros
+            counts as a miss.
+        boxes: the boxes (x0, y0, x1, y1) of the objects that each word names.
+        content: every word that names an object in any image. A content word without a box names an object that is not
+            in this image, and counts as a miss, also for uniform attention.
         """
         if alpha.shape[0] < len(words) or alpha.shape[1] != len(self.centres):
             raise UserError(
@@ -69,9 +72,10 @@ class AttentionCorrectness:
     def compute(self) -> dict[str, float]:
         """Return means over content words, each from 0 to 1; all 0 if there was no such word.
 
-        pointing: how often the centre of the most attended region lies in a box of what the word names. mass: the
-        share of attention on regions inside such a box. pointing_uniform, mass_uniform: the same for uniform
-        attention, the share of region centres inside (the two are equal; each metric has its own baseline by name).
+        pointing: how often the centre of the region with the largest weight lies in a box of the named object.
+        mass: the share of attention on regions inside such a box.
+        pointing_uniform, mass_uniform: the same for uniform attention: the share of region centres inside. Both are
+            equal.
         """
         return {name: total / max(1, self.num_words) for name, total in self.totals.items()}
 
@@ -108,7 +112,11 @@ class AttentionMotion:
         self.numbers = dict.fromkeys(self.totals, 0)
 
     def update(self, words: Sequence[str], alpha: Float[Tensor, "T L"], content: Set[str] = frozenset()) -> None:
-        """Add one caption: its `words` and the attention of each. content: the words that name objects."""
+        """Add one caption.
+
+        alpha: the attention of each word.
+        content: the words that name objects.
+        """
         alpha = alpha[: len(words)].detach().to("cpu", torch.float64)
         content_alpha = alpha[[index for index, word in enumerate(words) if word in content]]
         self._add("entropy", -torch.xlogy(alpha, alpha).sum(dim=-1))
@@ -123,9 +131,10 @@ class AttentionMotion:
     def compute(self) -> dict[str, float]:
         """Return means over words. A metric without any word to average over is left out.
 
-        entropy: of a map, in nats (log L at most). at_mode: the weight of the most likely region, which is the share of
-        samples that would fall on it. movement: the total variation between the maps of neighbouring words, from 0 (the
-        same) to 1 (disjoint). movement_content: the same between each content word and the next.
+        entropy: the entropy of a map, in nats (log L at most).
+        at_mode: the weight of the most likely region, which is the share of samples that would fall on it.
+        movement: the total variation between the maps of neighbouring words, from 0 (equal) to 1 (disjoint).
+        movement_content: the same between each content word and the next.
         """
         return {name: total / self.numbers[name] for name, total in self.totals.items() if self.numbers[name]}
 

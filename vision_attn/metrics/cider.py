@@ -32,12 +32,12 @@ class CiderD(nn.Module):
     is, but not the clipping of eq. 4, which compares the numbers of two captions.
 
     Equal to `pycocoevalcap` for the same words, except that END counts as a word of captions and references. Without
-    it, a caption that stops in the middle of a phrase, as in "a dog with a", loses nothing as a reward: models that are
-    trained so end their captions that way. `end=False` leaves END out, as `pycocoevalcap` does.
+    END, a caption that stops in the middle of a phrase, like "a dog with a", gets the full reward, and models learn to
+    end their captions that way. `end=False` leaves END out, as `pycocoevalcap` does.
 
     Document frequencies are counted by `count` and kept in buffers, so that checkpoints contain them. n-grams are
-    64-bit hashes; that any two of a million share one has probability 3e-8. Those that occur in one image have the
-    same weight as those that occur in none, and are not stored.
+    64-bit hashes; the probability of any collision among a million is 3e-8. n-grams that occur in a single image have
+    the same weight as unknown ones, and are not stored.
     """
 
     ngrams: Tensor
@@ -57,8 +57,9 @@ class CiderD(nn.Module):
     def count(self, images: Iterable[Sequence[Sequence[int]]]) -> None:
         """Count the document frequencies: the number of images in whose references an n-gram occurs.
 
-        images: for each image the word ids of its references, from `word_ids`. Raises UserError for fewer than two
-        images, with which every score would be 0.
+        images: for each image the word ids of its references, from `word_ids`.
+
+        Raises UserError for fewer than two images, for which every score would be 0.
         """
         hashes, total = [], 0
         images = iter(images)
@@ -87,7 +88,7 @@ class CiderD(nn.Module):
         my_count = double(_occurrences(mine, mine))
         their_count = double(_occurrences(theirs, theirs))
         common = double(_occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
-        # A sum over positions, where an n-gram that occurs c times is met c times: hence one factor c less.
+        # A sum over positions counts an n-gram that occurs c times c times: hence one factor c less.
         clipped = torch.minimum(my_count[:, :, None], common) * common / my_count.clamp(min=1)[:, :, None]
         product = (clipped * my_weight[:, :, None]).sum(dim=-1)
         norms = (my_count * my_weight).sum(dim=-1)[:, :, None] * (their_count * their_weight).sum(dim=-1)[:, None]
@@ -122,7 +123,7 @@ def _fit(module: CiderD, state: Mapping[str, Tensor], prefix: str, *_: object) -
 
 
 def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
-    """Hash the n-gram of each order that begins at each word; 0 where the caption ends before."""
+    """Hash the n-grams of each order that begin at each word; 0 if the caption ends within the n-gram."""
     keys, key = [], torch.zeros_like(words)
     for order in range(ORDERS):
         last = F.pad(words, (0, ORDERS))[..., order : order + words.shape[-1]]
@@ -132,13 +133,13 @@ def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
 
 
 def word_ids(tokens: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
-    """Return the ids of `tokens`, END included. Words outside the vocabulary count as different words: their ids are
-    hashes."""
-    return [*(vocabulary.get(word) or _unknown(word) for word in tokens), END]
+    """Return the ids of `tokens`, END included. Words outside the vocabulary get hashes as ids, so that they remain
+    different words."""
+    return [*(vocabulary.get(word) or _unknown_id(word) for word in tokens), END]
 
 
 @cache
-def _unknown(word: str) -> int:
+def _unknown_id(word: str) -> int:
     """Return an id beyond any vocabulary, the same in every process."""
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") >> 2 | 1 << 62
 
@@ -156,7 +157,7 @@ def padded(images: Sequence[Sequence[Sequence[int]]]) -> Int[Tensor, "B M S"]:
 
 
 class ReferenceTable:
-    """The references of all training images on a device, so that a batch copies rows there and sends no words."""
+    """The references of all training images on a device, so that a batch need not send words to it."""
 
     def __init__(self, images: Iterable[tuple[Sequence[str], Sequence[Sequence[int]]]], device: torch.device) -> None:
         """images: the references of each image as text, and their word ids."""
@@ -194,7 +195,8 @@ class ReferenceTable:
 
 
 def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
-    """Count how often each n-gram occurs among others. Padding has some count, which its weight of 0 removes."""
+    """Count how often each n-gram occurs among others. Counts of padding are meaningless, and get a weight of 0
+    later."""
     return (ngrams[..., :, None] == among[..., None, :]).sum(dim=-1)
 
 

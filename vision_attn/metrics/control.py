@@ -1,4 +1,4 @@
-"""`Control`: measure whether words follow the map, by changing the maps of drawn scenes, whose objects have boxes."""
+"""`Control`: measure whether words follow the attention map, by moving maps to other objects of drawn scenes."""
 
 import json
 from collections import defaultdict
@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
     image: int
     place: int
-    """The place of the word in the caption, from 0."""
+    """The position of the word in the caption, from 0."""
     turn: int
     """0 for the first word of the object, 1 for the second one."""
     own: Object
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
     beams: int
     turn: int
     forced: str
-    """Where the map was put: on the "other" object, the "own" one, or a "random" region."""
+    """The place of the map: on the "other" object, the "own" one, or a "random" region."""
     strength: float
     named: bool
     """Whether the word names the other object; for "own", whether it is the same word as before."""
@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
 
 class Control(Evaluator):
-    """The share of words that name the object that the captioner's map is moved to (Pearl 2009: an intervention,
+    """The share of words that name the object to which the captioner's map is moved (Pearl 2009: an intervention,
     do(alpha)).
 
     A caption is decoded. At a word t that names object i, its map alpha_t is replaced by (1 - s) alpha_t + s m_j with
@@ -74,7 +74,8 @@ class Control(Evaluator):
     separately at the second one (its shape); with m_i of its own object (does it keep the word?), and with m even on
     one random region (does it name j by chance?); for all j of the scene.
 
-    beams: widths of beam search; the first is that of `control`, which also has the curve over `strengths`.
+    beams: widths of beam search; the metric `control` has the first.
+    strengths: the strengths s of the curve of `control`.
 
     Measured in `eval`, for captioners that are `steerable`, where boxes are known. Intervals are over scenes
     (`metrics.intervals`). Takes about 30 captions for each scene and width.

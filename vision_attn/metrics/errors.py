@@ -11,13 +11,13 @@ from torch import Tensor
 from vision_attn.contracts import ClassifierOutput
 
 Testing = Literal["mean", "sample", "copies"]
-"""How the answer at test time is computed: see `at_test` of `Classification`."""
+"""How glimpses are chosen at test time: see `at_test` of `Classification`."""
 MOST = 1000
 """The largest number of classes with a confusion matrix."""
 
 
 def without_softmax(metrics: Mapping[str, float]) -> list[str]:
-    """Return one line of advice if the model of `metrics` has no softmax in its hops, by `linear`, else nothing."""
+    """Return one line of advice if the metric `linear` shows a model without the softmax of its hops, else nothing."""
     if not metrics.get("linear"):
         return []
     return [
@@ -39,8 +39,8 @@ class Counts(NamedTuple):
     wrong_after: Int[Tensor, "T"] | None = None
     """The number of wrong answers after each glimpse; None for a model that sees the whole image."""
     correct_rows: int | None = None
-    """The number of copies with a correct answer, and of those that end on the digit; None where boxes are not
-    known."""
+    """The number of copies with a correct answer whose box is known, and `on_digit` of them end on the digit; None if
+    boxes are unknown."""
     on_digit: int | None = None
     confusion: Int[Tensor, "N N"] | None = None
     """The number of images of each class with each answer, in a full evaluation; None for more than `MOST` classes."""
@@ -93,8 +93,7 @@ def within(locations: Float[Tensor, "B R 2"], boxes: Float[Tensor, "B 4"]) -> Bo
 
 
 def areal(boxes: Float[Tensor, "B 4"] | None) -> Bool[Tensor, "B"] | None:
-    """Return whether the box of each image is known and has an area, so that a location can lie in it; None if none
-    has."""
+    """Return whether each image has a known box with an area, in which a location can lie; None if none has."""
     if boxes is None:
         return None
     has_area = (boxes[:, 2:] > boxes[:, :2]).all(dim=-1)

@@ -20,8 +20,11 @@ from vision_attn.system.word_spacing import shown
 
 
 def measures(evaluator: Evaluator, known: Collection[str], key: str = "") -> dict[str, float]:
-    """Return the metrics of an evaluator as Python numbers. Raises UserError, which names the evaluator and its key in
-    the config, if it has one, for values that are no numbers and for names that other metrics have, the `known` ones.
+    """Return the metrics of an evaluator as Python numbers. Raises UserError for values that are no numbers, and for
+    names of other metrics.
+
+    known: the names of other metrics.
+    key: the key of the evaluator in the config, for messages.
     """
     name, numbers = f"{key}: {type(evaluator).__name__}" if key else type(evaluator).__name__, {}
     if not isinstance(measured := evaluator.compute(), Mapping):
@@ -38,8 +41,8 @@ def measures(evaluator: Evaluator, known: Collection[str], key: str = "") -> dic
 
 class ReferenceLikelihood(Evaluator):
     """`nll`: the mean negative log-likelihood of the references in the batch, in nats per word. For photographs these
-    are the first `rows` captions, cut to `max_length` words. References that the model cannot say, such as a transcript
-    longer than its line for CTC, are left out."""
+    are the first `rows` captions, cut to `max_length` words. References that are impossible for the model, such as a
+    transcript longer than its line for CTC, are left out."""
 
     def __init__(self) -> None:
         self.log_prob: Tensor | float = 0.0
@@ -70,9 +73,12 @@ class CaptionScores(Evaluator):
         pretrained: bool = False,
         language: CaptionLanguage | None = None,
     ) -> None:
-        """split: a function that splits captions into words; None splits at spaces, as in COCO's code. unit: the name
-        of the captioned items. pretrained: whether a captioner of transformers wrote them. language: that of all
-        captions of the data set, which decides on METEOR; None for that of these references."""
+        """names: the metrics to compute; None: all.
+        split: a function that splits captions into words; None: at spaces, as in COCO's code.
+        unit: the noun for a captioned item.
+        pretrained: whether a captioner of transformers wrote the captions.
+        language: the language of all captions of the data set, which decides on METEOR; None: that of these references.
+        """
         self.names, self.split = None if names is None else list(names), split
         self.unit, self.pretrained, self.language = unit, pretrained, language
         self.candidates: dict[Image, str] = {}
@@ -119,8 +125,9 @@ class CutShort(Evaluator):
     """`cut`: the share of decoded captions that were cut at `max_words`, before their end."""
 
     def __init__(self, full: bool = True, pretrained: bool = False) -> None:
-        """full: add a note. Validations leave it out, since captions of the first epochs rarely end. pretrained:
-        whether it is a captioner of transformers."""
+        """full: whether to add a note. Validations have none, since captions of the first epochs rarely end.
+        pretrained: whether a captioner of transformers wrote the captions.
+        """
         self.full, self.pretrained, self.cut = full, pretrained, list[bool]()
 
     def update(self, batch: Any, results: Results) -> None:

@@ -1,6 +1,7 @@
 """List the function words of English and twelve other languages, and detect which of these a set of captions is in.
 
-The content words of a caption are all but function words. METEOR and SPICE only know English.
+Content words are all words except function words. The language also decides on METEOR and SPICE, which only know
+English.
 """
 
 import re
@@ -96,14 +97,14 @@ _WORD = re.compile(r"(?:qu|[dn]ell|[as]ull|all|un|[^\W\d_])'(?=[^\W\d_]|$)|[^\W_
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bc\u00b4`", "'''''")
 
 MANY = 200
-"""The number of words from which on a share of function words is meaningful by itself."""
+"""With at least this number of words, a share of function words is meaningful by itself."""
 FEW = 0.02
 """The share of English function words, without the commonest one, below which `MANY` words or more are not English. The
 commonest one may belong to another language, like "a" in Hungarian."""
 TERSE = 0.25
 """The share of function words below which English is terse: sentences have 0.3 to 0.5, reports 0.2, titles 0.1."""
 NAMED = 0.15
-"""The share of function words from which on captions are taken to be in a language other than English."""
+"""The smallest share of another language's function words for captions in that language."""
 COMMON = 30
 """The largest number of words that count as function words of an unknown language."""
 
@@ -180,7 +181,10 @@ def function_words_of(caption: str) -> Set[str]:
 
 def commonest(images: Iterable[Iterable[str]]) -> list[str]:
     """Return the words that count as function words of an unknown language: those in the captions of more than half of
-    the images, the commonest first, at most `COMMON`. images: the words of all captions of each image."""
+    the images, the commonest first, at most `COMMON`.
+
+    images: the words of all captions of each image.
+    """
     counts: Counter[str] = Counter()
     number = 0
     for words in images:

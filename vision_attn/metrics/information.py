@@ -48,11 +48,11 @@ def _entropy(values: Int[Tensor, "N"]) -> tuple[float, float]:
 
 
 class MapInformation(Evaluator):
-    """The mutual information between the region of largest weight and the word that was said: how much knowing one
-    tells about the other. It needs no boxes, only a captioner with a map.
+    """The mutual information between the region of largest weight and the word. It needs no boxes, only a captioner
+    with a map.
 
-    min_count: words that were said less often are left out, since the information of pairs seen once is nearly all
-    chance. permutations: the number of random orders of the maps, in which they no longer belong to their words.
+    min_count: words that occur less often are left out, since the information of rare pairs is mostly chance.
+    permutations: the number of random permutations of the maps, for the baseline of chance.
     """
 
     def __init__(self, min_count: int = 5, permutations: int = 100) -> None:
@@ -72,10 +72,10 @@ class MapInformation(Evaluator):
     def compute(self) -> dict[str, float]:
         """Return the metrics in nats; empty without maps.
 
-        information: the plug-in estimate minus the mean plug-in estimate of permuted maps. It is not too high at any
-        number of words, but too low where words and regions depend on each other strongly, since fewer pairs then occur
-        by chance. information_plug_in, information_miller_madow: see `Information`. information_low, information_high:
-        the range of `information` for 95% of permuted maps, whose true value is 0.
+        information: the plug-in estimate minus the mean plug-in estimate of permuted maps. It is never too high, but
+        too low if words and regions depend on each other strongly, since fewer pairs then occur by chance.
+        information_plug_in, information_miller_madow: see `Information`.
+        information_low, information_high: the range of `information` for 95% of permuted maps, whose true value is 0.
         """
         number = Counter(self.words)
         kept = [pair for pair in zip(self.regions, self.words, strict=True) if number[pair[1]] >= self.min_count]

@@ -1,4 +1,4 @@
-"""Which of some words captions say, such as colours or animals, and whether the references of their images agree."""
+"""`Named`: measure whether captions use given words, such as colours or animals, where the references do."""
 
 import json
 import re
@@ -14,9 +14,9 @@ WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 
 
 class Named(Evaluator):
-    """How well captions name what `words` stand for.
+    """How well captions use `words`.
 
-    - `NAME_said`: the share of captions that say one of the words at least.
+    - `NAME_said`: the share of captions with at least one of the words.
     - `NAME_wrong`: of the words in captions, the share that no reference of the image says. It is CHAIR_i of Rohrbach
       et al. 2018 (Object hallucination in image captioning) for any words, judged by references alone.
     - `NAME_missed`: of the words that at least half of an image's references say, the share that its caption lacks.

@@ -1,6 +1,6 @@
 """Delete regions from images: order the regions by a map, fill the deleted ones, and score the changed images.
 
-The fill must not reveal the shape of the deleted regions: a square of the mean colour is a shape of its own.
+The fill must not reveal the shape of the deleted regions: a square of the mean colour is itself a visible shape.
 `noisy_interpolation` closes the holes smoothly from their borders (Rong et al. 2022, "A Consistent and Efficient
 Evaluation Strategy for Attribution Methods", ROAD, arXiv:2202.00449).
 """
@@ -42,8 +42,11 @@ def ranks(weights: Float[Tensor, "*maps L"]) -> Int[Tensor, "*maps L"]:
 def on_pixels(
     regions: Bool[Tensor, "*rest rows columns"], size: Sequence[int], extent: Extent = WHOLE
 ) -> Bool[Tensor, "*rest Y X"]:
-    """Spread a mask of regions to the pixels of an image of `size`: a pixel belongs to the region nearest to it.
-    extent: where the regions lie on the image."""
+    """Convert a mask of regions to a mask of pixels: a pixel belongs to the nearest region.
+
+    size: height and width of the image.
+    extent: where the regions lie on the image.
+    """
     (height, width), (rows, columns) = size, regions.shape[-2:]
     down, across = nearest(height, rows, extent.y0, extent.y1), nearest(width, columns, extent.x0, extent.x1)
     return regions[..., down.to(regions.device), :][..., across.to(regions.device)]

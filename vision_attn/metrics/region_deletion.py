@@ -1,4 +1,4 @@
-"""`RegionDeletion`: measure whether regions with weight matter, by the log-probability of words without them (after
+"""`RegionDeletion`: measure whether attended regions matter, by deleting them and comparing log p of words (after
 Petsiuk et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models", arXiv:1806.07421)."""
 
 from collections.abc import Sequence
@@ -82,8 +82,9 @@ class RegionDeletion(Evaluator):
     def compute(self) -> dict[str, float]:
         """Return means over content words, in nats, and their ratio; empty without content words or maps.
 
-        deletion: the drop without the regions of largest weight. deletion_random: without random regions.
-        deletion_ratio: the first divided by the second; left out where random regions do not lower log p.
+        deletion: the drop without the regions of largest weight.
+        deletion_random: the drop without random regions.
+        deletion_ratio: the first divided by the second; left out if random regions do not lower log p.
         """
         if not self.drops:
             return {}

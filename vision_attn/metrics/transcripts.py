@@ -18,8 +18,9 @@ class TranscriptErrors(Evaluator):
     """Errors of decoded transcripts, in percent.
 
     error: the character error rate, insertions, deletions and substitutions (Levenshtein distance) per character of the
-    references. It can exceed 100. error_sequence: transcripts that are not exactly right. error_short, error_long: the
-    character error rate of references up to the middle of the lengths, and above it.
+    references. It can exceed 100.
+    error_sequence: the share of transcripts that are not exactly right.
+    error_short, error_long: the character error rate of references up to the middle of the lengths, and above it.
 
     `write` saves transcripts.json, with the error for each length and every transcript next to its reference. Of
     several references, the first is used.
@@ -65,12 +66,13 @@ def character_error(records: Sequence[Mapping[str, Any]]) -> float:
 
 
 class Alignment(Evaluator):
-    """The path of attention along a strip: where the centre of each map is, and where it should be.
+    """The path of attention along a strip, compared with the places of the characters.
 
-    on_character: the share of characters whose map has its centre of mass inside the box of that very character, if
-    boxes are known: for the n-th "7" that is said, the n-th box of "7". (`pointing` accepts any box of a "7".) forward:
-    the share of steps from one character to the next on which the centre does not move back by more than half a column:
-    1 for a monotonic path. travelled: the distance that the centre moves, in widths of the strip.
+    on_character: the share of characters whose map has its centre of mass inside the box of this very character, if
+    boxes are known: the n-th box of "7" for the n-th "7". (`pointing` accepts any box of a "7".)
+    forward: the share of steps from one character to the next in which the centre does not move back by more than half
+        a column: 1 for a monotonic path.
+    travelled: the distance that the centre moves, in widths of the strip.
 
     No metrics for a captioner without maps.
     """
@@ -99,9 +101,10 @@ class Alignment(Evaluator):
 
 
 class GlimpsesTaken(Evaluator):
-    """glimpses: the mean number of glimpses of an image, those before END included.
+    """glimpses: the mean number of glimpses of an image, up to END.
 
-    per_word: the glimpses that the model takes for each character. max_words: the length at which it stops without END.
+    per_word: the number of glimpses for each character.
+    max_words: the length at which the model stops without END.
     """
 
     def __init__(self, per_word: int, max_words: int) -> None:

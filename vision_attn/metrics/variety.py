@@ -1,4 +1,4 @@
-"""Detect a captioner that ignores its images, repeats words, or whose captions are cut, which BLEU does not reveal."""
+"""Detect what BLEU does not reveal: identical captions for different images, repeated words, and cut captions."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,18 +8,20 @@ from vision_attn.metrics.function_words import is_content as is_content
 from vision_attn.system.console import plural
 
 MIN_CAPTIONS = 5
-"""The smallest number of captions to judge: two photographs may well deserve the same one."""
+"""The smallest number of captions to judge, since two photographs may well deserve the same caption."""
 
 CORPUS = 50
 """The smallest number of images whose BLEU or CIDEr says something of a captioner."""
 
 MAX_SHARE = 0.5
-"""The share of identical captions from which on a captioner counts as ignoring its images."""
+"""A captioner with at least this share of identical captions is reported as ignoring its images."""
 
 
 def repetition(content: Iterable[Sequence[str]]) -> dict[str, float]:
     """Return `repetition`, the share of captions in which a content word occurs twice or more; {} without captions.
-    content: the content words of each caption."""
+
+    content: the content words of each caption.
+    """
     repeated = [len({*map(str.lower, words)}) < len(words) for words in content]
     return {"repetition": sum(repeated) / len(repeated)} if repeated else {}
 
@@ -34,8 +36,12 @@ def same_caption(captions: Iterable[str]) -> dict[str, float]:
 def sameness(
     metrics: Mapping[str, float], unit: str = "image", *, pretrained: bool = False, photographs: bool = False
 ) -> list[str]:
-    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing. unit: what is
-    captioned. pretrained: by a captioner of transformers. photographs: also of the config for few photographs."""
+    """Return one line of advice if `same_caption` in `metrics` is at least MAX_SHARE, else nothing.
+
+    unit: the noun for a captioned item.
+    pretrained: whether a captioner of transformers wrote the captions.
+    photographs: whether to mention the config for few photographs.
+    """
     share = metrics.get("same_caption", 0.0)
     if not share >= MAX_SHARE:
         return []
@@ -49,7 +55,7 @@ def sameness(
 
 
 def few_images(number: int, unit: str = "image") -> list[str]:
-    """Return one line if the scores of a corpus are those of few images, or of few of another `unit`, else nothing."""
+    """Return one line of advice if a corpus has too few images (or other units) for its scores, else nothing."""
     if number >= CORPUS:
         return []
     return [f"scores of {plural(number, unit)} say little: BLEU and CIDEr are measures of a corpus, and "
@@ -57,8 +63,10 @@ def few_images(number: int, unit: str = "image") -> list[str]:
 
 
 def cut_short(metrics: Mapping[str, float], *, pretrained: bool = False) -> list[str]:
-    """Return one line of advice if any caption was cut, by `cut` in `metrics`, the share of those that were.
-    pretrained: by a captioner of transformers."""
+    """Return one line of advice if `cut` in `metrics`, the share of cut captions, is not 0, else nothing.
+
+    pretrained: whether a captioner of transformers wrote the captions.
+    """
     share = metrics.get("cut", 0.0)
     if not share > 0:
         return []

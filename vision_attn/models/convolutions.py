@@ -1,5 +1,5 @@
-"""Small convolutional networks of models that read an image in parts: of the whole image at low resolution (a context,
-Ba et al., ICLR 2015, section 3.1), and of the patches of a glimpse."""
+"""Small convolutional networks for models that read an image in parts: `Context` sees the whole image at low resolution
+(Ba et al., ICLR 2015, section 3.1), `PatchFeatures` the patches of a glimpse."""
 
 import torch
 from jaxtyping import Float
@@ -18,12 +18,12 @@ class Context(nn.Sequential):
 
     side: height and width of the downsampled image, in pixels.
     filters: the numbers of filters of both convolutions.
-    normalise: whether to divide by the largest intensity of each downsampled image. This helps small objects on a large
-        canvas, where the mean over a digit of 28 pixels and the black around it is a hundredth, from which nothing is
-        learned.
+    normalise: whether to divide each downsampled image by its largest intensity. This helps with small objects on a
+        large canvas: averaged with the black around it, a digit of 28 pixels has an intensity of a hundredth, from
+        which nothing is learned.
 
-    Differs from the paper: it averages pixels where the paper subsamples them (as `Images` does beyond 16 x 16 pixels
-    for each of the context).
+    Differs from the paper: it averages pixels, where the paper subsamples them. `Images` averages at most 16 x 16
+    pixels for each pixel of the context.
     """
 
     def __init__(self, channels: int, *, side: int = 12, filters: tuple[int, int] = (16, 32), normalise: bool = False):

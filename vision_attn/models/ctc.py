@@ -1,4 +1,4 @@
-"""Connectionist temporal classification (Graves et al., ICML 2006): every column is labelled with a character or a
+"""Connectionist temporal classification (Graves et al., ICML 2006): each column is labelled with a character or a
 blank, and the probability of a transcript is the sum over all alignments that spell it."""
 
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ NEVER = -1e30
 
 
 class PrefixState(NamedTuple):
-    """The forward variables of each row's prefix: log p of all alignments of columns 0..l that spell it."""
+    """The forward variables of each row's prefix: log p of all alignments of columns 0..l that spell the prefix."""
 
     blank: Float[Tensor, "B R L"]
     """log p of the alignments that end in a blank."""
@@ -40,10 +40,10 @@ class CTC(Captioner):
     Alignments are monotonic, so only its recurrent network can change the order of characters. A strip needs a column
     for each character, and one more between equal neighbours.
 
-    log p of a whole transcript stands at its END in what `forward` returns (eq. 3; torch's `ctc_loss` computes the
-    sum), with zeros at its characters. A transcript without END has been cut: at its last character stands log p of all
-    transcripts that begin with it (section 3.2). `step` gives the same product character by character:
-    p(next | prefix), by prefix search (section 3.2). So any decoding works; `decode/ctc.py` is faster.
+    `forward` returns log p of a whole transcript at its END (eq. 3; torch's `ctc_loss` computes the sum), and zeros at
+    its characters. A transcript without END has been cut: then its last character has log p of all transcripts that
+    begin with it (section 3.2). `step` returns the factors of the same product, p(next | prefix), by prefix search
+    (section 3.2). So any decoding works; `decode/ctc.py` is faster.
 
     encoder: the recurrent network, "gru" or "lstm".
     both_ways: False for a network that reads from left to right only.
@@ -74,7 +74,7 @@ class CTC(Captioner):
         return class_log_prob(at_least_float32(scores).masked_fill(end, NEVER))
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
-        """Run on given transcripts: -inf stands at the end of a transcript for which a strip has too few columns."""
+        """Run on given transcripts. If a strip has too few columns for its transcript, log p is -inf."""
         require("words", words, "B R T", "integer", B=len(regions), hint=": ids of R transcripts per image")
         B, R, T = words.shape
         frames = self.frames(regions).repeat_interleave(R, dim=0).transpose(0, 1)  # (L, B R, V)
@@ -105,8 +105,8 @@ class CTC(Captioner):
     def step(
         self, word: Int[Tensor, "B R"], state: PrefixState, memory: Float[Tensor, "B L V"]
     ) -> tuple[Float[Tensor, "B R V"], PrefixState, AttentionMap]:
-        """Return log p(prefix and then the character, or END) as logits, -inf for prefixes that do not fit into the
-        strip. The map says where the next character begins."""
+        """Return log p(prefix, then the character or END) as logits; -inf for prefixes that do not fit into the strip.
+        The map tells where the next character begins."""
         going = (word > END)[..., None]  # PAD starts a transcript; rows that have ended are not used
         extended = self._extended(word, state, memory)
         state = PrefixState(
@@ -146,12 +146,13 @@ class CTC(Captioner):
 def forward_variables(
     frames: Float[Tensor, "L N V"], words: Int[Tensor, "N T"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """Return log p of the transcripts of these characters, and of all transcripts that begin with them, which need at
-    least one character.
+    """Return log p of each transcript, and of all transcripts that begin with it.
+
+    words: the characters of each transcript; the second result needs at least one.
 
     Both follow from the forward variables alpha_t(s) of Graves et al. 2006 (eq. 6 to eq. 8), over the characters with
-    blanks between them. After a beginning, labels are free: its probability is the sum over the columns at which its
-    last character may begin (section 3.2).
+    blanks between them. After the last character of a beginning, labels are free: its probability is the sum over the
+    columns at which this character may begin (section 3.2).
     """
     words = words * (words > END)
     labels = torch.stack([torch.full_like(words, BLANK), words], dim=-1).flatten(1)  # blank, y_1, blank, y_2, ..

@@ -53,8 +53,8 @@ class ConvolutionalGlimpse(nn.Module):
 
 
 class DRAM(Captioner):
-    """Takes `num_glimpses` glimpses for each character, predicts it, and goes on to the next, until it predicts END (Ba
-    et al. 2015, section 3.2). The parts are those of `RAM`; with one character it is RAM.
+    """Predicts one character after the other, each after `num_glimpses` glimpses, until it predicts END (Ba et al.
+    2015, section 3.2). Its parts are those of `RAM`; for a single character it is RAM.
 
     Annotation vectors must be the columns of pixels, see `encoders/pixels.py`. A character depends on glimpses alone,
     not on the characters before. The map of a character is the column where its last glimpse was centred.
@@ -62,8 +62,8 @@ class DRAM(Captioner):
     Glimpses are trained by `ReinforceAttention`, whose reward is log p of each character.
 
     num_glimpses: the number of glimpses for each character.
-    retina, glimpse, core, policy: as for `RAM`; the core must know something of the image before the first glimpse,
-        whose location is the policy's.
+    retina, glimpse, core, policy: as for `RAM`. The policy also chooses the first location, so the core must know
+        something of the image before.
 
     Fast version: `fast.models.over_time.FastDRAM`.
     """
@@ -112,7 +112,10 @@ class DRAM(Captioner):
     def step_at(
         self, given: Float[Tensor, "B R K 2"] | None, state: CoreState, memory: Float[Tensor, "B 1 D L"]
     ) -> tuple[Float[Tensor, "B R V"], CoreState, AttentionMap]:
-        """Perform `step` with the K glimpses of its word at `given`; NaN leaves a glimpse to the policy."""
+        """Perform `step`.
+
+        given: the locations of the K glimpses of this word; NaN leaves a glimpse to the policy.
+        """
         taken = self._glimpses(state, self.ram.retina.pyramid(memory), given)
         column = _column_map(taken.locations[-1], memory.shape[-1])
         return self.ram.action(taken.state.hidden), taken.state, AttentionMap(*column)
@@ -188,7 +191,8 @@ class DRAM(Captioner):
         return _Taken(state, location_states, samples, locations, hidden)
 
     def _choice(self, states: Tensor, samples: Tensor, word_mask: Tensor) -> Choice | None:
-        """Return the glimpses of a character as one sample; None where no estimator is needed."""
+        """Return the samples of all characters for the estimator, the glimpses of a character as one sample; None where
+        no estimator is needed."""
         if self.mode != "sample" or not self.reinforced:
             return None
         choice = self.ram.policy.choice(states, samples)
@@ -223,8 +227,8 @@ class _GuidedState(NamedTuple):
 
 
 class Guided(Captioner):
-    """A DRAM with some of its glimpses given: see `Captioner.guided`. The state, the word, and later glimpses follow
-    from the given ones. It decodes as any captioner does."""
+    """A DRAM that takes its first glimpses at given locations: see `Captioner.guided`. Words and later glimpses follow
+    from these. It decodes like any captioner."""
 
     def __init__(self, dram: DRAM, locations: Float[Tensor, "B T 2"]) -> None:
         super().__init__()
@@ -253,12 +257,12 @@ class Guided(Captioner):
 
 
 def of_words(locations: Float[Tensor, "B T 2"], num_words: int, num_glimpses: int) -> Float[Tensor, "B W K 2"]:
-    """Return the locations of the glimpses of each of W words, of as many as there are; NaN beyond the last one."""
+    """Return the locations of the K glimpses of each of W words; NaN where none is given."""
     missing = num_words * num_glimpses - locations.shape[1]
     return F.pad(locations, (0, 0, 0, missing), value=nan).unflatten(1, (num_words, num_glimpses))
 
 
 def _column_map(location: Float[Tensor, "B R 2"], columns: int) -> tuple[Float[Tensor, "B R L"], Int[Tensor, "B R"]]:
-    """Return a map that is 1 at the column at which a glimpse is centred, and the number of this column."""
+    """Return a map that is 1 at the column where a glimpse is centred, and the number of this column."""
     column = ((location[..., 0].clamp(-1, 1) + 1) / 2 * columns).long().clamp(max=columns - 1)
     return (column[..., None] == torch.arange(columns, device=column.device)).to(location.dtype), column

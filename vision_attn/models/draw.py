@@ -41,7 +41,7 @@ class DRAWReader(Classifier):
     relative: whether each window moves and zooms the previous one, so that the model need not learn absolute positions
         (`Filterbank`).
     features: computes features of patches; constructed with the number of channels and the height of a patch;
-        `PatchFeatures`. The classifier, but not the LSTM, sees their sum over the patches so far: a model whose windows
+        `PatchFeatures`. The classifier sees their sum over the patches so far. The LSTM does not: a model whose windows
         depend on them does not find the digit (docs/log.md). The paper has none.
     context: computes the initial state; constructed with the number of channels; `Context`. It starts as a state of
         zeros, so that at first all windows cover the whole image. The paper has none.
@@ -91,9 +91,13 @@ class DRAWReader(Classifier):
         mode: str = "sample",
         given: Float[Tensor, "B T 4"] | None = None,
     ) -> ClassifierOutput:
-        """Classify images, always in one row: `rows` and `mode` have no effect. The loop over time steps computes only
-        what depends on the previous state; answers and locations are computed for all time steps at once. given: boxes
-        to read instead, (x0, y0, x1, y1) in [-1, 1]; NaN where the model chooses."""
+        """Classify images, always in one row: `rows` and `mode` have no effect.
+
+        The loop over time steps computes only what depends on the previous state; answers and locations are computed
+        for all time steps at once.
+
+        given: boxes to read, (x0, y0, x1, y1) in [-1, 1]; NaN where the model chooses.
+        """
         hidden, cell = self._start(images)
         window, states, read, patches = None, [], [], []
         for step in range(self.num_glimpses):
@@ -113,7 +117,7 @@ class DRAWReader(Classifier):
         return ClassifierOutput(log_prob[:, None], self.filterbank.locations(windows)[:, None], windows=windows)
 
     def view(self, images: Float[Tensor, "B C Y X"], glance: ClassifierOutput) -> Reads:
-        """Return the patch of each read with intensity 1: with the learned one, values would not lie in [0, 1]."""
+        """Return the patch of each read, with intensity 1 in place of the learned one, so that values lie in [0, 1]."""
         assert glance.windows is not None
         windows = glance.windows._replace(intensity=torch.ones_like(glance.windows.intensity))
         return Reads(self.filterbank.read(images, windows), self.filterbank.boxes(windows), windows.sigma)
@@ -239,7 +243,9 @@ class DRAW(nn.Module):
         encoder's state, the decoder (eq. 7) and the canvas c_t (eq. 8). log p(x | c_T) is minus the loss of eq. 9.
 
         The loop over time steps computes only what depends on the previous one; likelihood and KL are computed after
-        it, for all time steps at once. noise: standard normal numbers for each time step; sampled if not given.
+        it, for all time steps at once.
+
+        noise: standard normal numbers for each time step; None: sampled.
         """
         if noise is None:
             noise = images.new_empty(self.num_steps, images.shape[0], 1, self.latent_size).normal_()
@@ -273,12 +279,13 @@ class DRAW(nn.Module):
     def sample(
         self, num_images: int, num_steps: int | None = None, generator: torch.Generator | None = None
     ) -> DrawOutput:
-        """Generate `num_images` new images in any number of time steps.
+        """Generate new images in any number of time steps.
 
         Each z_t is sampled from the prior (Gregor et al. 2015, eq. 13); the decoder (eq. 14) and the canvas (eq. 15)
         follow. The images are the last canvas's probabilities (eq. 16 would sample pixels from them).
 
-        A `generator` of the CPU gives the same z on every device.
+        num_steps: None: as in training.
+        generator: one of the CPU gives the same z on every device.
         """
         num_steps = self.num_steps if num_steps is None else num_steps
         check_range("DRAW.sample", 1, 1000, num_steps=num_steps)
@@ -307,6 +314,6 @@ class DRAW(nn.Module):
 
 
 def divergence(mean: Float[Tensor, "*B Z"], log_sigma: Float[Tensor, "*B Z"]) -> Float[Tensor, "*B"]:
-    """KL(N(mean, sigma^2) || N(0, 1)) in nats, summed over z: a term of the latent loss (Gregor et al. 2015, eq. 10),
-    in closed form (eq. 11)."""
+    """Return KL(N(mean, sigma^2) || N(0, 1)) in nats, summed over z: a term of the latent loss (Gregor et al. 2015,
+    eq. 10), in closed form (eq. 11)."""
     return ((mean.square() + (2 * log_sigma).exp() - 1) / 2 - log_sigma).sum(dim=-1)

@@ -1,5 +1,5 @@
-"""RNN encoder-decoders over the columns of a line: RNNsearch (Bahdanau et al. 2015), which looks at all annotations of
-the line once for each character, and its predecessor (Cho et al. 2014), which sees one fixed vector."""
+"""RNN encoder-decoders over the columns of a line: RNNsearch (Bahdanau et al. 2015), which attends to the annotations
+of all columns for each character, and its predecessor (Cho et al. 2014), which sees one fixed vector."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ from vision_attn.system.checks import require
 
 
 class Recurrent(nn.Module):
-    """A recurrent network over columns, in both directions: h_j = [forward h_j; backward h_j], the annotations
-    (Bahdanau et al. 2015, section 3.2; eq. 7)."""
+    """A bidirectional recurrent network over columns: h_j = [forward h_j; backward h_j], the annotations (Bahdanau et
+    al. 2015, section 3.2; eq. 7)."""
 
     def __init__(self, region_size: int, hidden_size: int, cell: str, both_ways: bool):
         super().__init__()
@@ -32,23 +32,24 @@ class Recurrent(nn.Module):
         self.size = hidden_size * (2 if both_ways else 1)
 
     def forward(self, regions: Float[Tensor, "B L D"]) -> tuple[Float[Tensor, "B L A"], Float[Tensor, "B H"]]:
-        """Return the annotations and the last state of one direction: the backward direction, which has read the line
-        from its end to its beginning, or the forward one if there is no other."""
+        """Return the annotations and the last state of the backward direction, or of the forward one if there is no
+        other."""
         annotations, last = self.network(regions)
         hidden = last[0] if isinstance(last, tuple) else last
         return annotations, hidden[-1]
 
 
 class RNNsearch(ShowAttendTell):
-    """The decoder of Show, Attend and Tell over annotations of a bidirectional recurrent network, whose last backward
-    state gives the initial state, s_0 = tanh(W_s h_1) (Bahdanau et al. 2015, section A.2.2).
+    """The decoder of Show, Attend and Tell over the annotations of a bidirectional recurrent network. The initial state
+    follows from the last backward state, s_0 = tanh(W_s h_1) (Bahdanau et al. 2015, section A.2.2).
 
     Its score e_ij = a(s_{i-1}, h_j), weights and context are the paper's (eq. 6 and eq. 5): `Additive` and `Soft`.
     Any other score and attention can take their place.
 
     encoder_size: hidden size of each direction.
     encoder: the recurrent network of the encoder, "gru" (the paper) or "lstm".
-    both_ways: False for a decoder that can run while the line is still being written, with `attention/monotonic.py`.
+    both_ways: False: forward only, for a decoder that can run while the line is still being written
+        (`attention/monotonic.py`).
     cell: the recurrent cell of the decoder, "lstm" or "gru" (the paper).
     hidden_size, word_size, score, attention, dropout: as for `ShowAttendTell`.
 
@@ -128,7 +129,7 @@ class EncoderDecoder(Captioner):
         self.dropout = Dropout(dropout)
 
     def start(self, regions: Float[Tensor, "B L D"], rows: int) -> tuple[Float[Tensor, "B A"], RecurrentState]:
-        """Return the fixed vector c, which is all that is remembered of a line, and the initial state."""
+        """Return the fixed vector c, the only memory of the line, and the initial state."""
         require("regions", regions, "B L D", "float", D=self.region_size)
         _, last = self.encoder(regions)
         both = last[0] if isinstance(last, tuple) else last

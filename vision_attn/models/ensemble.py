@@ -1,4 +1,4 @@
-"""Several captioners as one: the probability of a word is the mean of theirs."""
+"""Several captioners that decode as one, with the mean of their probabilities of a word."""
 
 from collections.abc import Sequence
 from math import log
@@ -14,20 +14,21 @@ from vision_attn.layers.precision import at_least_float32
 
 
 class Share(NamedTuple):
-    """The share of one member in the annotation vectors (B, L, D): the first regions, and some of the features."""
+    """The part of the annotation vectors (B, L, D) that one member reads: the first regions, and a slice of the
+    features."""
 
     num_regions: int | None
-    """None: all of them, also where their number differs from image to image."""
+    """None: all, also where their number differs from image to image."""
     features: slice
 
 
 class Ensemble(Captioner):
     """p(y_t | y_1..t-1, image) = 1/N sum_i p_i(y_t | y_1..t-1, image), for N captioners with the same vocabulary.
 
-    The memory and the state are tuples of theirs, so decoding reorders the beams of all members together.
+    The memory and the state are tuples of those of the members, so decoding reorders the beams of all members together.
 
     members: captioners of any kind.
-    shares: the share of each member in the annotation vectors, which are those of all members side by side.
+    shares: the part of the annotation vectors that each member reads.
     same_regions: whether the regions of all members are the same parts of the image. The map of a word is then the mean
         of the maps of those members that have one; otherwise there is no map.
     """

@@ -19,8 +19,11 @@ INITIAL = 0.1
 
 
 def weighted_words(words: Int[Tensor, "... J"], num_words: int) -> Float[Tensor, "... 2 V"]:
-    """Return for each word of the vocabulary the sums of 1 - j / J, and of 1 - 2 j / J, over its places j among the J
-    words of a sentence, without padding. See `WordEmbedding.sentence`."""
+    """Return the weights of each word of the vocabulary in a sentence: the sums of 1 - j / J and of 1 - 2 j / J over
+    the positions j of the word among the J words of the sentence. See `WordEmbedding.sentence`.
+
+    words: word ids, padded with 0.
+    """
     real = words != PAD
     place = torch.arange(1, words.shape[-1] + 1, device=words.device) / real.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = torch.stack([1 - place, 1 - 2 * place], dim=-2) * real[..., None, :]
@@ -96,12 +99,12 @@ class MemoryNetwork(Answerer):
         of the next, A^{k+1} = C^k; where facts are sentences also B = A^1 and W^T = C^K. "layerwise": all hops share A
         and C, and a matrix H maps the state from hop to hop.
     linear_start: training begins without the softmax of the hops, until nll on validation questions has not fallen for
-        this number of validations (section 4.2); 0: the softmax is there from the start. Until then maps are scores,
-        which may be negative.
-    noise: the probability of an empty memory after a fact in training, which makes temporal vectors general (section
-        4.1, "random noise": the paper adds 10% of empty memories).
-    std: the standard deviation of all initial weights (section 4.2). Annotation vectors take a larger one: with small
-        scores, maps are even when the linear start ends, and all that it learned is lost.
+        this number of validations (section 4.2). Until then maps are scores, which may be negative. 0: with the softmax
+        from the start.
+    noise: the probability of an empty memory after a fact in training, against overfitting of the temporal vectors
+        (section 4.1, "random noise": the paper adds 10% of empty memories).
+    std: the standard deviation of all initial weights (section 4.2). Annotation vectors need a larger one: if scores
+        are small, maps become uniform when the linear start ends, and all that was learned is lost.
 
     Differs from the paper: an empty memory moves the temporal vectors of earlier facts, but has no weight of its own.
     The learning rate is not lower during the linear start. The config decides how rates fall: the paper halves its rate
@@ -153,7 +156,7 @@ class MemoryNetwork(Answerer):
 
     @property
     def scored(self) -> bool:
-        """Whether the linear start has not ended."""
+        """Whether the linear start is still going on."""
         return bool(self.linear)
 
     def forward(self, facts: Int[Tensor, "B L W"] | Float[Tensor, "B L D"], words: Int[Tensor, "B J"]) -> Answers:

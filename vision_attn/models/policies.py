@@ -26,8 +26,8 @@ class Gaussian(nn.Module):
     first_sigma: the standard deviation in the first training batch; it decays exponentially to `sigma`.
     batches_to_sigma: training batches in which the standard deviation decays from `first_sigma` to `sigma`.
 
-    Differs from the paper: f_l has a hidden layer, without which replications did not reach the paper's numbers
-    (null as its `hidden_size` gives the paper's linear f_l); and a tanh keeps its means inside the image.
+    Differs from the paper: f_l has a hidden layer, because replications with the paper's linear f_l (`hidden_size`
+    null) did not reach its numbers; a tanh keeps the means inside the image.
     """
 
     reinforced = True
@@ -57,7 +57,7 @@ class Gaussian(nn.Module):
 
     @property
     def sigma(self) -> Float[Tensor, ""]:
-        """The current standard deviation of each coordinate; at test time, that after the schedule."""
+        """The current standard deviation of each coordinate; at test time, its value after the schedule."""
         if not self.training:
             return torch.full_like(self.batches, self.final)
         remaining = (1 - value_before(self.batches) / max(1, self.batches_to_sigma)).clamp(min=0)

@@ -116,7 +116,7 @@ class ContextLSTM(nn.Module):
 
     @property
     def policy_parts(self) -> tuple[nn.Module, ...]:
-        """The modules whose outputs the policy alone reads, so that REINFORCE alone trains them."""
+        """The modules that REINFORCE alone trains, because only the policy reads their outputs."""
         return self.place_gates, self.context, self.initial
 
     def start(self, images: Float[Tensor, "B C Y X"] | Images, rows: int) -> CoreState:
@@ -164,7 +164,7 @@ class GlimpseNetwork(nn.Module):
 
 class RAM(Classifier):
     """The recurrent attention model (Mnih et al. 2014): takes `num_glimpses` glimpses of an image, and classifies it
-    after each. The image may have any size, and so may each of `Images`.
+    after each. Images may have any size, and `Images` may differ in size.
 
     Locations are (x, y) in [-1, 1]. A sampled location may lie outside: the glimpse is taken at the location clipped to
     the image, and log p is that of the sample before clipping.

@@ -36,9 +36,9 @@ class RecurrentMemory(NamedTuple):
     from_mean: Float[Tensor, "B gates"] | None = None
     """The term that the mean region adds to the LSTM's pre-activations at every word; None: no such term."""
     step: Any = None
-    """How rows lie in a fast loop (`fast.models.recurrent`); None: by image and row."""
+    """The layout of rows in a fast loop (`fast.models.recurrent`); None: by image and row."""
     forced: Forced | None = None
-    """The maps that the rows use for the next word, (B, R, L); None: those of their scores."""
+    """The maps (B, R, L) that the rows must use for the next word; None: the maps that the scores give."""
 
 
 class StepOutput(NamedTuple):
@@ -59,7 +59,7 @@ class RecurrentCaptioner(Captioner):
     a NamedTuple of hidden states and cells, with what the score and the attention remember, `carry` and `seen_before`,
     as its last two fields. The first word's embedding is zero: word 0 pads captions and starts them.
 
-    score: is called with the sizes of an annotation vector and of the state from which maps are computed.
+    score: constructed with the sizes of an annotation vector and of the state that it is compared with.
     attention: makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
     """
 
@@ -75,7 +75,7 @@ class RecurrentCaptioner(Captioner):
     word_scale: Tensor
     """The factor on embeddings that are `tied`."""
     batches: Tensor
-    """The number of training batches so far, where they are counted."""
+    """The number of training batches so far, if they are counted."""
 
     def __init__(
         self,
@@ -127,10 +127,11 @@ class RecurrentCaptioner(Captioner):
         return memory._replace(forced=Forced(*(values[:, 0] for values in forced)))
 
     def tie(self) -> None:
-        """Let the output layer's weights be the embeddings (Press and Wolf 2017). Called by constructors, at their end.
+        """Share weights between the output layer and the embedding (Press and Wolf 2017). Called at the end of
+        constructors.
 
-        Embeddings are then multiplied by sqrt(E), as in a Transformer, so that each use begins at its usual scale. Row
-        0 of the weights belongs to the output alone: the embedding of word 0 stays zero. Raises UserError where the
+        Embeddings are then multiplied by sqrt(E), as in a Transformer, so that both uses start at their usual scale.
+        Row 0 of the weights belongs to the output alone: the embedding of word 0 stays zero. Raises UserError if the
         input of the output layer has another size.
         """
         size = self.embedding.embedding_dim
@@ -153,8 +154,12 @@ class RecurrentCaptioner(Captioner):
             self.word_scale.mul_(temperature)  # embeddings stay as they are
 
     def schedule_sampling(self, probability: float, batches: int) -> None:
-        """In training, replace each previous word by one that the captioner samples, with a probability that rises
-        linearly over `batches` training batches (Bengio et al. 2015, section 2.4). Called by constructors."""
+        """In training, replace previous words by samples of the captioner (Bengio et al. 2015, section 2.4). Called by
+        constructors.
+
+        probability: the probability that a word is replaced; reached after `batches`.
+        batches: the training batches over which the probability rises linearly from 0.
+        """
         owner = type(self).__name__
         check_range(owner, 0, 1, scheduled_sampling=probability)
         check_range(owner, 0, 10**12, scheduled_sampling_batches=batches)
@@ -258,8 +263,8 @@ class RecurrentCaptioner(Captioner):
 
 
 class OwnWords:
-    """Scheduled sampling in a loop over given words (Bengio et al. 2015): some previous words are those that the
-    captioner sampled. Samples have no gradient."""
+    """Scheduled sampling in a loop over given words (Bengio et al. 2015): replaces some previous words by samples of
+    the captioner. Samples have no gradient."""
 
     def __init__(self, model: RecurrentCaptioner, runs: int) -> None:
         self.model, self.runs = model, runs

@@ -50,8 +50,8 @@ class ShowAttendTell(RecurrentCaptioner):
 
     h_t is the state of an LSTM over (E y_{t-1}, h_{t-1}, z_t) (Xu et al. 2015, eq. 1, eq. 2 and eq. 3). alpha_t is the
     softmax (eq. 5) of scores computed from h_{t-1} (eq. 4), and z_t = beta_t phi({a_i}, {alpha_ti}) (eq. 6), where the
-    gate beta_t multiplies what `Attention` returns. The first word's embedding is zero: word 0 pads captions and starts
-    them.
+    gate beta_t multiplies the context vector that `Attention` returns. The first word's embedding is zero: word 0 pads
+    captions and starts them.
 
     Differs from the paper: the tanh before L_o, the dropout on h_t and before L_o, and the tanh of the initial state
     come from the authors' code, as does the gate of hard attention.
@@ -78,19 +78,19 @@ class ShowAttendTell(RecurrentCaptioner):
         scheduled_sampling_batches: int = 0,
     ):
         """
-        score: f_att; is called with the sizes of an annotation vector and of the state. See `attention/scores.py`.
+        score: f_att; constructed with the sizes of an annotation vector and of the state. See `attention/scores.py`.
         attention: phi, makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
         cell: "lstm" (the paper) or "gru" (Cho et al. 2014), which has three quarters of the weights and no c_t.
         num_gates: 1 for the paper's scalar beta_t, `region_size` for the vector of popular replications.
-        context_dropout: the probability, in training, of hiding z_t from the LSTM, but not from the word predicted at
-            t. Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks at
-            it again.
-        context_dropout_after: training batches before z_t is hidden for the first time. To choose which object to name
-            next, a captioner compares objects that it remembers: it learns that first, and then to look again.
+        context_dropout: the probability, in training, that z_t is hidden from the LSTM, but not from the prediction of
+            word t. Differs from the paper, where it is 0: a captioner that cannot rely on its memory of an object looks
+            at the object again.
+        context_dropout_after: training batches before z_t is hidden for the first time. A captioner first learns to
+            compare the objects that it remembers, to choose which one to name next; only then it learns to look again.
         tied: whether the weights of L_o are the embeddings E (Press and Wolf 2017). Differs from the paper: they
             are not.
-        scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio
-            et al. 2015). Differs from the paper, where it is 0.
+        scheduled_sampling: the probability, in training, that the previous word is replaced by a sample of the
+            captioner (Bengio et al. 2015). Differs from the paper, where it is 0.
         scheduled_sampling_batches: training batches over which this probability rises linearly from 0.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)

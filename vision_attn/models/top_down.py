@@ -34,7 +34,7 @@ class TopDownState(NamedTuple):
 
 
 class TopDown(RecurrentCaptioner):
-    """p(y_t | y_1..t-1, image) = softmax(W_p h2_t + b_p) (Anderson et al. 2018, eq. 7), of two LSTMs (eq. 1).
+    """p(y_t | y_1..t-1, image) = softmax(W_p h2_t + b_p) (Anderson et al. 2018, eq. 7), with two LSTMs (eq. 1).
 
     The attention LSTM runs over x1_t = [h2_{t-1}, v_mean, W_e y_{t-1}] (Anderson et al. 2018, eq. 2). Its state h1_t
     knows the word before, the whole image and what has been said, and scores each region (eq. 3); alpha_t is the
@@ -42,7 +42,7 @@ class TopDown(RecurrentCaptioner):
     x2_t = [z_t, h1_t] (eq. 6). Regions may be those of any encoder; in the paper they are boxes of a detector
     ("bottom-up").
 
-    As in the authors' code, the biases of the forget gates start at 1, and both LSTMs at states of zero.
+    As in the authors' code, the biases of the forget gates start at 1, and the states of both LSTMs at zero.
 
     Differs from the paper: the first word's embedding is zero, where the authors' code takes that of END; the scores
     have a bias; dropout before W_p.
@@ -65,13 +65,13 @@ class TopDown(RecurrentCaptioner):
         scheduled_sampling_batches: int = 0,
     ):
         """
-        score: is called with the sizes of an annotation vector and of h1. See `attention/scores.py`.
+        score: constructed with the sizes of an annotation vector and of h1. See `attention/scores.py`.
         attention: makes the context vector from the scores: `Soft`, `Hard`, or another `Attention`.
         dropout: the dropout of h2 before W_p.
         tied: whether the weights of W_p are the embeddings W_e (Press and Wolf 2017), for a `word_size` that is
             `hidden_size`. Differs from the paper: they are not.
-        scheduled_sampling: the probability, in training, that the word before is one that the captioner samples (Bengio
-            et al. 2015). Differs from the paper, where it is 0.
+        scheduled_sampling: the probability, in training, that the previous word is replaced by a sample of the
+            captioner (Bengio et al. 2015). Differs from the paper, where it is 0.
         scheduled_sampling_batches: training batches over which this probability rises linearly from 0.
         """
         super().__init__(region_size, hidden_size, word_size, score, attention)

@@ -1,8 +1,8 @@
 """A Transformer decoder over annotation vectors (Vaswani et al., NIPS 2017), with the maps of its cross-attention.
 
-All words of an image's captions run at once in `forward`, one caption after the other, under a mask that shows each
-word the earlier ones of its caption. `step` caches the keys and values of earlier words in the state, in tensors of
-fixed size. So every step costs the same, and beams reorder the cache.
+`forward` runs all words of an image's captions at once, as one sequence, with a mask under which each word sees the
+earlier words of its own caption. `step` caches the keys and values of earlier words in the state, in tensors of fixed
+size. So every step costs the same, and beams reorder the cache.
 """
 
 from math import log
@@ -43,7 +43,7 @@ class TransformerMemory(NamedTuple):
     real: Bool[Tensor, "B 1 L"] | None = None
     """Which regions are not padding; None: all."""
     forced: Forced | None = None
-    """The maps that the heads of all layers use for the next word; None: those of their scores."""
+    """The maps that the heads of all layers must use for the next word; None: the maps that their scores give."""
 
 
 class DecoderLayer(nn.Module):
@@ -84,8 +84,7 @@ class Transformer(Captioner):
     """A Transformer decoder of `num_layers` layers of width `hidden_size` with `num_heads` heads. The embedding is also
     the output layer (section 3.4).
 
-    positions: "sinusoidal" (the paper, section 3.5), "learned", or "none": the mask alone then shows the order of
-        words.
+    positions: "sinusoidal" (the paper, section 3.5), "learned", or "none": only the mask then shows the order of words.
     norm: "pre" (trains without a long warm-up) or "post" (the paper).
     shared_values: whether values are the keys; see `MultiHead`.
     max_length: the largest number of words in a caption, END included; also the size of the cache.
@@ -211,7 +210,8 @@ class Transformer(Captioner):
 
     @torch.no_grad()
     def sharpen(self, temperature: float) -> None:
-        """Scale the last normalisation and the bias: the weights of the output are embeddings as well."""
+        """Divide the logits by `temperature` by scaling the last normalisation and the bias. The output weights must
+        not change: they are the embeddings."""
         last = self.norm if isinstance(self.norm, nn.LayerNorm) else self.layers[-1].norms[2]
         for weight in (last.weight, last.bias, self.output.bias):
             weight.div_(temperature)

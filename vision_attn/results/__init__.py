@@ -1,1 +1,1 @@
-"""The models and results that the API, the commands and the web page share."""
+"""Models and results (captions, classes, answers) for the API, the commands and the web page."""

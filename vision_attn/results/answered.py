@@ -1,4 +1,4 @@
-"""The results of questions about stories and scenes: the answer, and what each hop read."""
+"""The results of questions about stories and images: the answer, and the sentences or regions that each hop read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,21 +28,22 @@ from vision_attn.viz.page import PageItem
 SHOWN = 3
 """The number of regions of a hop that `reading` shows."""
 LEAST = 0.005
-"""The smallest weight that is shown."""
+"""The smallest weight of a sentence that is shown."""
 
 
 @dataclass(repr=False)
 class AnswerResult(Displayable):
-    """The answer to a question, and what each hop read for it: `StoryAnswer` or `SceneAnswer`."""
+    """The answer to a question, with the weights of each hop: `StoryAnswer` or `SceneAnswer`."""
 
     file: str
-    """The name of the file or the image; "story" for a story that is no file."""
+    """The name of the file or the image; "story" for a story given as text."""
     described: AnsweredStory | AnsweredImage
     distribution: Float[Tensor, "V"]
     names: Sequence[str]
     """The words of the vocabulary, in order."""
     scored: bool
-    """Whether `alpha` holds scores of any sign, from a model that still trains without the softmax of its hops."""
+    """Whether `alpha` holds scores, which may be negative, from a model that still trains without the softmax of its
+    hops."""
     unknown: Sequence[str]
     """The words of the question, and of a story, that the model does not know."""
     model: str = ""
@@ -74,12 +75,15 @@ class AnswerResult(Displayable):
 
     @property
     def reading(self) -> list[str]:
-        """Return the sentences or regions that each hop read, in lines for a terminal."""
+        """Return the sentences or regions that each hop read, as lines for a terminal."""
         raise NotImplementedError
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Return the question, the answer with its probability, and the sentence or region that each hop read most,
-        with its weight; with `maps` also all weights of each hop as `hops`, and the words that are `unknown`."""
+        """Return the question, the answer with its probability, the `unknown` words, and for each hop the sentence or
+        region with the largest weight.
+
+        maps: whether to add all weights of each hop.
+        """
         read = [{"fact": fact, "weight": weight} for fact, weight in self._most()]
         fields = {"question": self.question, "answer": self.text, "probability": self.probability, "read": read}
         fields |= {"unknown": list(self.unknown), "scored": self.scored}
@@ -111,13 +115,13 @@ class AnswerResult(Displayable):
         return f"<{self.question} {self.text}, p {self.probability:.2f}>"
 
     def _most(self) -> Iterator[tuple[Any, float]]:
-        """Yield the sentence or region that each hop read most, and its weight."""
+        """Yield the sentence or region with the largest weight in each hop, and this weight."""
         raise NotImplementedError
 
 
 @dataclass(repr=False)
 class StoryAnswer(AnswerResult):
-    """The answer to a question about a story. It has a page and arrays, and no picture."""
+    """The answer to a question about a story. It has a page and arrays, but no picture."""
 
     described: AnsweredStory
 
@@ -176,7 +180,7 @@ class StoryAnswer(AnswerResult):
 
 @dataclass(repr=False)
 class SceneAnswer(AnswerResult, InteractiveResult):
-    """The answer to a question about an image, whose page, pictures and figures show a map for each hop."""
+    """The answer to a question about an image. Its page, pictures and figures show a map for each hop."""
 
     described: AnsweredImage
     image: Picture = ""
@@ -209,8 +213,8 @@ class SceneAnswer(AnswerResult, InteractiveResult):
 
     @property
     def reading(self) -> list[str]:
-        """Return a line for each hop, with the regions of largest weight in percent, or of the scores furthest from
-        0."""
+        """Return a line for each hop, with the regions of the largest weights, in percent, or of the largest absolute
+        scores."""
         rows, columns = self.alpha.shape[1:]
         told = "; scores of any sign, since this model has no softmax" * self.scored
         lines = [f"regions: {rows} rows, {columns} columns, counted from the top left corner{told}"]

@@ -1,4 +1,4 @@
-"""`AnswersQuestions`: answer questions about a story or an image with a run that reads in hops."""
+"""`AnswersQuestions`, the part of `Model` that answers questions about a story or an image."""
 
 import os
 import re
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vision_attn.results.answered import AnswerResult
 
 STORY = "story"
-"""The name of a story that is no file."""
+"""The name of a story that is given as text."""
 SENTENCES = re.compile(r"(?<=[.!?])\s+|\s*\n\s*")
 """Matches the end of a sentence in a text."""
 MOST_FACTS = 50
@@ -44,15 +44,15 @@ class AnswersQuestions:
     @overload
     def answer(self, facts: "Picture | Sequence[str]", question: Sequence[str]) -> "ResultList[AnswerResult]": ...
     def answer(self, facts: "Picture | Sequence[str]", question: str | Sequence[str]) -> Any:
-        """Answer a question about a story or an image, or several questions about the same one. Returns a
-        `StoryAnswer` or a `SceneAnswer` with `text` (the answer), `probability`, `probabilities` of all words, and
-        `alpha`, the weight of each sentence or region in each hop; or a list of them.
+        """Answer one or several questions about a story or an image. Returns a `StoryAnswer` or a `SceneAnswer`, or a
+        list of them, with `text` (the answer), `probability`, `probabilities` of all words, and `alpha`, the weight of
+        each sentence or region in each hop.
 
-        facts: of a run on stories, a text, a list of sentences, or the name of a text file; of a run on images, an
+        facts: for a run on stories, a text, a list of sentences, or the name of a text file; for a run on images, an
             image as `caption` takes it.
 
-        Raises UserError for a question or a story of which the run knows no word; single words that it does not know
-        are `unknown` in the result.
+        Raises UserError if the run knows no word of a question or a story; single unknown words are listed in `unknown`
+        of the result.
         """
         self.check("answer")
         asked = [question] if isinstance(question, str) else list(question)
@@ -73,7 +73,7 @@ class AnswersQuestions:
         )
         new = [self._unknown([question], f"the question {question!r}") for question in asked]
         for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
-            shown = AnsweredStory(question, sentences[-most:], (), None, *self._said(probabilities), alpha)
+            shown = AnsweredStory(question, sentences[-most:], (), None, *self._best_answer(probabilities), alpha)
             missing = list(dict.fromkeys([*new[number], *unknown]))
             yield StoryAnswer(
                 name, shown, probabilities, self.task.vocabulary.words, self.task.model.scored, missing, self.name
@@ -94,7 +94,9 @@ class AnswersQuestions:
         facts = pixels[None].expand(len(asked), *pixels.shape)
         for number, (question, alpha, probabilities) in enumerate(self._answered(facts, words, asked)):
             maps = alpha.unflatten(1, encoder.grid)
-            shown = AnsweredImage(question, None, *self._said(probabilities), maps, picture, (), encoder.extent())
+            shown = AnsweredImage(
+                question, None, *self._best_answer(probabilities), maps, picture, (), encoder.extent()
+            )
             yield SceneAnswer(
                 name, shown, probabilities, vocabulary.words, self.task.model.scored, new[number], self.name, image,
                 encoder.fit, way,
@@ -102,16 +104,19 @@ class AnswersQuestions:
 
     @torch.no_grad()
     def _answered(self, facts: torch.Tensor, words: torch.Tensor, asked: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield each question, the weights of its hops, and the probabilities of words."""
+        """Yield each question, the weights of its hops, and the probability of each word as the answer."""
         with self.turn:
             log_prob, alpha = self.task.answered(facts.to(self.device), words.to(self.device))
             return zip(asked, alpha.float().cpu(), log_prob.exp().cpu(), strict=True)
 
-    def _said(self, probabilities: torch.Tensor) -> tuple[str, float]:
+    def _best_answer(self, probabilities: torch.Tensor) -> tuple[str, float]:
         return self.task.vocabulary.words[int(probabilities.argmax())], float(probabilities.max())
 
     def _unknown(self, texts: Sequence[str], what: str) -> list[str]:
-        """Return the words of texts that the vocabulary does not have. Raises UserError if it has none of them."""
+        """Return the words of texts that are not in the vocabulary. Raises UserError if none is.
+
+        what: the name of the texts, for the message.
+        """
         vocabulary = self.task.vocabulary
         words = list(dict.fromkeys(word for text in texts for word in vocabulary.tokens(text)))
         missing = [word for word in words if word not in vocabulary.index]

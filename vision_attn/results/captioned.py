@@ -1,4 +1,4 @@
-"""Caption one or several images, as `Model.caption` does."""
+"""`captioned`, the work of `Model.caption`: read images, caption them in batches, and make their results."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -29,7 +29,7 @@ class _Captioner(Protocol):
 
 
 class CaptionRequest(NamedTuple):
-    """The options of `Model.caption`, where they are described."""
+    """The options of `Model.caption`, which describes them."""
 
     captions: int | None
     strategy: Strategy
@@ -51,7 +51,7 @@ class _ReadImage(NamedTuple):
 
 
 def captioned(model: _Captioner, images: Images, asked: CaptionRequest, unreadable: list[str] | None) -> Any:
-    """Return the result of an image, or a list or an iterator of results; see `Model.caption`."""
+    """Caption images. Return a result, or a list or an iterator of results; see `Model.caption`."""
     task = model.task
     decoding = task.decoding.changed(**asked.settings) if asked.settings else None
 
@@ -95,7 +95,10 @@ def captioned(model: _Captioner, images: Images, asked: CaptionRequest, unreadab
 
 
 def steered_at(words: Sequence[int]) -> str:
-    """Say which maps of a caption are not the model's own."""
+    """Return the end of the description of a caption's maps, which names the steered words; empty if there are none.
+
+    words: the numbers of the steered words, from 1.
+    """
     if not words:
         return ""
     return f", but a chosen place at {'word' if len(words) == 1 else 'words'} {', '.join(map(str, words))}"

@@ -27,7 +27,7 @@ from vision_attn.viz.read_windows import ReadTrace, write_reads, write_reads_ani
 
 @dataclass(repr=False)
 class ClassificationResult(Displayable):
-    """The class of an image, and the glimpses of the classifier."""
+    """The class of an image, with the glimpses of the classifier."""
 
     file: str
     seen: Float[Tensor, "1 C Y X"] | Images
@@ -48,9 +48,14 @@ class ClassificationResult(Displayable):
         return (scaled(torch.stack(seen.sampled(DRAWN))) if isinstance(seen, Images) else seen)[0].cpu()
 
     @property
-    def extent(self) -> tuple[int, int] | None:
+    def full_size(self) -> tuple[int, int] | None:
         """The width and height of the image if `image` is reduced."""
         return tuple(self.seen.extents[0].tolist()) if isinstance(self.seen, Images) else None
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """The name of `full_size` until version 1.1."""
+        return self.full_size
 
     @property
     def label(self) -> int:
@@ -77,8 +82,8 @@ class ClassificationResult(Displayable):
         return f"{self.name}, p {self.probability:.2f}"
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Return the probability of each class; the location (x, y) of each glimpse, from -1 to 1, and the entropy of
-        the answer after it, in nats."""
+        """Return the probability of each class and, for each glimpse, its location (x, y), from -1 to 1, and the
+        entropy of the answer after it, in nats."""
         names = self.names or [str(number) for number in range(self.probabilities.shape[1])]
         return {
             "answer": self.name,
@@ -93,7 +98,7 @@ class ClassificationResult(Displayable):
 
     @property
     def reads(self) -> tuple[Any, ...]:
-        """Return the arguments that the pictures of reads share."""
+        """The arguments that all pictures of reads take."""
         assert isinstance(self.view, Reads)
         boxes = Rectangles(self.view.boxes[None], self.view.sigma[None])
         return self.image[None], boxes, [None], self.probabilities[None], self.names
@@ -110,7 +115,7 @@ class ClassificationResult(Displayable):
         assert self.view is not None and self.locations is not None
         return GlimpseTrace(
             self.image, self.locations, self.view.patches, None, self.label, self.probabilities, self.title,
-            self.extent, self.names,
+            self.full_size, self.names,
         )  # fmt: skip
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
@@ -131,7 +136,8 @@ class ClassificationResult(Displayable):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return `probabilities` (T, N) of each class after each glimpse; `locations` (T, 2), the (x, y) of each
-        glimpse from -1 to 1, if the model takes glimpses; `names` (N) of classes; `text` and `image`, its file ()."""
+        glimpse from -1 to 1, if the model takes glimpses; `names` (N) of the classes; `text`, the class, and `image`,
+        the name of the file, ()."""
         numbers = range(self.probabilities.shape[1])
         arrays = {
             "probabilities": self.probabilities.cpu().numpy(),

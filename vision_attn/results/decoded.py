@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
@@ -23,7 +22,7 @@ from vision_attn.viz.page import PageItem, write_page
 
 
 class DecodedResult(InteractiveResult):
-    """The words that a captioner or a reader of lines decoded."""
+    """The words that a captioner decoded from a photograph, or a reader from a line."""
 
     unit = "word"
     described: DecodedCaption | Transcribed
@@ -65,24 +64,24 @@ class CaptionResult(DecodedResult):
     frames: int = 1
     """The number of frames of a film; 1 for a photograph."""
     times: list[float] | None = None
-    """The moments at which the frames of a film are on screen, in seconds from its beginning; None if it has none, such
-    as a folder of frames."""
+    """The times of the frames of a film, in seconds from its beginning; None for a photograph and for a folder of
+    frames."""
     model: str = ""
     """The name of the model."""
     way: str = ""
-    """How the maps were made."""
+    """The method that made the maps."""
 
     @cached_property
     def picture(self) -> Image.Image:
-        """The picture that the model saw, in its own shape: the photograph or its centre square; the frames of a film
+        """The picture that the model saw: the photograph in its own shape, its centre square, or the frames of a film
         side by side."""
         return (
             pictured(self.image, self.fit) if self.frames == 1 else strip(open_film(self.image, self.frames), self.fit)
         )
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Return also `score`, by which captions of an image are ordered; `times` of the frames of a film; and
-        `steered`, the words, from 1, whose maps are not the model's own, if there are any."""
+        """Return the record with `score`, which orders the captions of an image; `times` of the frames of a film; and
+        `steered`, if words were steered."""
         record: dict[str, Any] = {"caption": self.text, "score": self.score, "cut": self.cut}
         record |= {"times": self.times} if self.frames > 1 else {}
         record |= {"steered": [*self.steered]} if self.steered else {}
@@ -90,8 +89,8 @@ class CaptionResult(DecodedResult):
 
     @property
     def score(self) -> float | None:
-        """The score by which captions of an image are ordered, in nats: log p of all words and the end; for a beam
-        divided by their number to the power `length_power`. None if nothing was decoded."""
+        """The score that orders the captions of an image, in nats: log p of all words and the end; for a beam divided
+        by their number to the power `length_power`. None if nothing was decoded."""
         return self.described.score
 
     @property
@@ -133,8 +132,8 @@ class TranscriptResult(DecodedResult):
 
     @property
     def glimpses(self) -> GlimpseTrace | None:
-        """The glimpses of a model that takes them, up to END: `locations` (T, 2) in [-1, 1] and `probabilities` (T, V)
-        of the characters `names`, if one had to be said after this glimpse; None if they were not kept."""
+        """The glimpses up to END: `locations` (T, 2) in [-1, 1], and `probabilities` (T, V) of each of the characters
+        `names` if it were predicted after this glimpse. None if the model takes no glimpses or they were not kept."""
         return self.described.glimpses
 
     @property
@@ -148,15 +147,11 @@ class TranscriptResult(DecodedResult):
     @property
     def entropy(self) -> Float[Tensor, "T"] | None:
         """The entropy of the character after each glimpse, in nats: how undecided the model still was."""
-        trace = self.glimpses
-        if trace is None or trace.probabilities is None:
-            return None
-        entropies: Tensor = torch.special.entr(trace.probabilities)
-        return entropies.sum(dim=1)
+        return None if self.glimpses is None else self.glimpses.entropy
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """`glimpses`, where they were kept, have the `location` (x, y), from -1 to 1, and the `answer` after it, the
-        likeliest character, with its `entropy` in nats."""
+        """Return the record with `glimpses`, if they were kept: the `location` (x, y), from -1 to 1, the `answer`,
+        which is the likeliest character after this glimpse, and its `entropy` in nats."""
         record: dict[str, Any] = {"text": self.text} | super().record(maps=maps)
         if self.glimpses is not None and self.entropy is not None:
             taken = zip(self.glimpses.locations.tolist(), self.answers, self.entropy.tolist(), strict=True)

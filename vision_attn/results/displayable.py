@@ -1,4 +1,4 @@
-"""`Displayable`: results that a notebook shows, and that are saved as a page, a picture, a figure for a paper, or
+"""`Displayable`, the base of all results: a notebook displays them, and `save` writes a page, a picture, a figure or
 arrays."""
 
 import re
@@ -32,7 +32,7 @@ class Displayable(ABC):
     `save("look.pdf")` its figure for a paper, and `save("look.npz")` its arrays."""
 
     file: str
-    """The file of the image as it was given, or "image 3" for the third of several that are no files."""
+    """The name of the image's file as it was given; "image 3" for the third image that is no file."""
 
     @property
     def title(self) -> str:
@@ -41,11 +41,14 @@ class Displayable(ABC):
 
     @property
     def figure_options(self) -> Sequence[str]:
-        """The options of the result's figure, besides those that every figure has."""
+        """The names of options of `figure` that only some kinds of results have."""
         return ()
 
     def record(self, *, maps: bool = False) -> dict[str, Any]:
-        """Return the result as JSON; with `maps`, also the map of each word."""
+        """Return the result as values for JSON.
+
+        maps: whether to add the map of each word.
+        """
         return {}
 
     @abstractmethod
@@ -61,12 +64,18 @@ class Displayable(ABC):
         raise UserError(f"{path}: nothing of this result moves: save the page (.html) or the picture (.png)")
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """Draw the figure on this paper. Raises UserError for a result that has none."""
+        """Draw the figure.
+
+        paper: its size and style.
+        options: those of `figure_options`.
+
+        Raises UserError for a result without a figure.
+        """
         raise UserError(f"{self!r} has no figure: save its page (.html) or its picture (.png)")
 
     @classmethod
     def figure_together(cls, results: Sequence[Any], paper: Paper, **options: Any) -> Any:
-        """Draw one figure of several results of this kind. Raises UserError for a kind that has none."""
+        """Draw one figure of several results of this class. Raises UserError if the class has no such figure."""
         raise UserError("these results have no figure together: draw one of each")
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -79,8 +88,10 @@ class Displayable(ABC):
         """Draw a figure for a paper. Returns a `matplotlib.figure.Figure`, which can be changed and saved like any
         other; its text stays text.
 
-        width: in inches; the height follows. dpi: dots per inch of photographs and of a PNG; by default 300, or fewer
-            where photographs are many, so that a PDF or an SVG stays below 2 MB. dark: light text on a dark ground.
+        width: in inches; the height follows.
+        dpi: dots per inch of photographs and of a PNG; by default 300, or fewer for many photographs, so that a PDF or
+            an SVG stays below 2 MB.
+        dark: whether to draw light text on a dark background.
         title: a title above the figure, instead of a caption.
         options: for results with maps, `words` (only these, in columns), `overlay` and `scale` (see
             `InteractiveResult`) and `maps` (whether each map also stands beside its overlay; by default if there is
@@ -94,12 +105,13 @@ class Displayable(ABC):
         return self.figure_on(Paper(width, dpi, dark, title).checked(), **options)
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or maps
-        and words as arrays (.npz, see `arrays`). Raises UserError for other names, and for an animation of a result in
-        which nothing moves.
+        """Write the page (.html), the picture (.png), an animation (.gif), a figure for a paper (.pdf or .svg), or
+        arrays (.npz, see `arrays`). Return the path.
 
-        options: those of `figure`; a .png with a width, dpi, dark or title is the figure too. Pages, pictures and
-            animations of results with maps take `overlay` and `scale`: see `InteractiveResult`.
+        options: for figures, those of `figure`; a .png with a width, dpi, dark or title is a figure, too. For pages,
+            pictures and animations of results with maps, `overlay` and `scale`: see `InteractiveResult`.
+
+        Raises UserError for other endings, and for an animation of a result in which nothing moves.
         """
         path = Path(path)
         ending = path.suffix.lower()
@@ -153,17 +165,18 @@ class Displayable(ABC):
 
 
 class InteractiveResult(Said, Displayable):
-    """A picture with words that can be pointed at. Several are displayed on one page.
+    """A picture with words; on its page, pointing at a word shows its map. Several results are displayed on one page.
 
-    Pages, pictures and figures of maps take `overlay`, a view ("light", "color", "contours" or "cells": see
-    `vision_attn.viz.overlay`), and `scale`: whether it ends at the largest weight of each word ("own") or of all
-    ("one").
+    Pages, pictures and figures of maps take two options:
+
+    overlay: the view of maps, "light", "color", "contours" or "cells"; see `vision_attn.viz.overlay`.
+    scale: whether the scale of colours ends at the largest weight of each word ("own") or of all words ("one").
     """
 
     model: str = ""
     """The name of the model."""
     way: str = ""
-    """How its maps were made."""
+    """The method that made its maps."""
     picture: Any
     """The picture that the model saw, a PIL image."""
 
@@ -183,7 +196,7 @@ class InteractiveResult(Said, Displayable):
 
     @property
     def origin(self) -> str:
-        """The model that made the maps and its method, for the foot of a figure; empty if unknown."""
+        """The model that made the maps and the method, for the foot of a figure; empty if unknown."""
         return ": ".join(filter(None, (self.model, self.way)))
 
     @property
@@ -193,12 +206,12 @@ class InteractiveResult(Said, Displayable):
 
     @property
     def column(self) -> tuple[str, str]:
-        """The method and the model, which distinguish this result from others of the same image in a figure."""
+        """The method and the model, which label the columns of a figure with several results of the same image."""
         return self.way, re.split("[:/]", self.model.rstrip("/"))[-1]
 
     def figure_on(self, paper: Paper, **options: Any) -> Any:
-        """Draw with `words` a row: the picture, and map and overlay of each of these; otherwise an overlay of every
-        word."""
+        """Draw an overlay of every word or, with `words`, a row of the picture and the map and overlay of each of these
+        words."""
         from vision_attn.viz.figures.maps import Options, caption_figure
 
         chosen = Options(**options)
@@ -208,9 +221,9 @@ class InteractiveResult(Said, Displayable):
 
     @classmethod
     def figure_together(cls, results: Sequence["InteractiveResult"], paper: Paper, **options: Any) -> Any:
-        """Draw a row for each image, with map and overlay for the words that are asked for, or for the word whose map
-        is sharpest. Results of the same image that differ in their method or model stand side by side. Raises UserError
-        if these are not the same for all images, or if there is nothing to draw."""
+        """Draw a row for each image, with the map and overlay of the `words` or, by default, of the word whose map is
+        sharpest. Results of the same image by several methods or models stand side by side. Raises UserError if images
+        differ in these methods and models, or if there is nothing to draw."""
         from vision_attn.viz.figures.maps import Options, rows_figure
 
         columns = list(dict.fromkeys(result.column for result in results))
@@ -229,7 +242,8 @@ class InteractiveResult(Said, Displayable):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return `maps` (T, Y, X), for a film (T, F, Y, X), the weight of each region at each word; `extent` (4), the
         left, top, right and bottom edges of the maps on the picture, from -1 to 1; `words` (T); `probabilities` (T),
-        NaN where they are unknown; `text` and `image`, its file (). Raises UserError for a model without maps."""
+        NaN where they are unknown; `text`, and `image`, the name of the file, (). Raises UserError for a model without
+        maps."""
         if self.alpha is None:
             raise UserError(f"{self.title}: this model has no attention, so there are no maps to save")
         unknown = np.full(len(self.words), np.nan)
@@ -243,7 +257,7 @@ class InteractiveResult(Said, Displayable):
         }
 
     def light(self) -> Float[Tensor, "T height width"]:
-        """The map of each word on the pixels of `picture`, in [0, 1], 1 at the largest weight."""
+        """Return the map of each word at the resolution of `picture`, scaled so that the largest weight is 1."""
         if self.alpha is None:
             raise UserError("this model has no attention, so there are no maps")
         return light(self.alpha, self.picture.height, self.picture.width, self.extent)
@@ -270,7 +284,10 @@ class InteractiveResult(Said, Displayable):
         """Write a PNG. view: `overlay` and `scale`."""
 
     def show(self, **view: Any) -> Any:
-        """Return what a notebook displays, with another `overlay` or `scale` than by default."""
+        """Return the page for a notebook to display.
+
+        view: `overlay` and `scale`.
+        """
         with scratch("page") as folder:
             self.write_page(folder / "page.html", **view)
             return Framed((folder / "page.html").read_text(encoding="utf-8"))
@@ -287,7 +304,7 @@ class InteractiveResult(Said, Displayable):
 
 
 def _different(columns: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Return the parts of each column that are not the same in all."""
+    """Return the parts of each column that differ between columns."""
     parts = [words for words in zip(*columns, strict=True) if len({*words}) > 1]
     return [[words[number] for words in parts] for number in range(len(columns))]
 
@@ -303,7 +320,7 @@ class Framed:
 
 
 def origin_of(results: Sequence[InteractiveResult]) -> str:
-    """Return the models that made the maps of some results and their methods; empty if unknown."""
+    """Return the models and methods that made the maps of the results; empty if unknown."""
     models, ways = (
         ", ".join(dict.fromkeys(text for result in results if (text := getattr(result, name))))
         for name in ("model", "way")

@@ -1,4 +1,4 @@
-"""`ExplanationResult`: the result of explaining a model's answer to a photograph, words with a map of each."""
+"""`ExplanationResult`: the explanation of a model's answer to a photograph, words with a map for each."""
 
 import math
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ DIALS = " The sliders show the attention of each layer and head."
 
 @dataclass(repr=False)
 class ExplanationResult(InteractiveResult):
-    """A photograph with the words of a model: its answer, the texts to match, or its caption; each with a map."""
+    """A photograph with the words of a model (its answer, the texts to match, or its caption), each with a map."""
 
     file: str
     picture: Image.Image

@@ -1,4 +1,4 @@
-"""`Explainer`: explain the answers of models of other libraries, and of runs of this package.
+"""`Explainer`: a model of another library, or a run of this package, whose answers are explained with maps.
 
 `vision-attn look`, `vision_attn.load` and the web page all show their `ExplanationResult`.
 """
@@ -44,7 +44,7 @@ See = Callable[..., Explanation]
 
 
 class Explainer:
-    """A model whose answers can be explained: `look` makes maps of its answer, a text, or each of its words."""
+    """A model whose answers are explained: `look` returns maps of its answer, of a text, or of each of its words."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Explainer:
         turn: Turn | None = None,
     ) -> None:
         self.name, self.kind, self.device, self.at_least = name, kind, device, at_least
-        """The side, in pixels, below which no photograph should be reduced when it is read."""
+        """The smallest side, in pixels, to which photographs may be reduced when they are read."""
         self._see, self._fit, self._model, self._turn = see, fit, model, turn or Turn()
 
     def __repr__(self) -> str:
@@ -117,18 +117,17 @@ class Explainer:
         method: str = "auto",
         unreadable: list[str] | None = None,
     ) -> Any:
-        """Explain with maps the model's answer to the centre square of an image, or of each of several (as `Model`
-        takes them).
+        """Explain the model's answer to an image, or to each of several, with maps. `Model` describes the images.
 
-        text: the text to match, the class to explain (by default the likeliest), or the beginning of the caption; one,
-            or several.
-        layer, head: show the attention of this layer, and of this head (by default the mean of all).
-        method: how the maps are made: "relevance", "rollout" or "grad-cam" (`explain.methods`), or "attention"; by
-            default the one that fits the model.
-        unreadable: takes the messages of images that cannot be read: see `Model`.
+        text: the text to match, the class to explain (by default the likeliest), or the beginning of the caption; or a
+            list of them.
+        layer, head: show the attention of this layer, and of this head; by default the mean of all.
+        method: one of `explain.methods.METHODS`, such as "relevance", "rollout", "grad-cam" or "attention"; by default
+            the one that fits the model.
+        unreadable: a list that collects the messages of images that cannot be read: see `Model`.
 
         Returns an `ExplanationResult` with `text`, `words`, `alpha` (one map per word), `log_prob` and `layers`, or a
-        list of them. Raises UserError for what the model does not have.
+        list of them. Raises UserError for a method, layer or class that the model does not have.
         """
         if method not in get_args(Method):
             raise UserError(f"there is no method {method!r}; choose one of {', '.join(get_args(Method))}")
@@ -157,7 +156,8 @@ class Explainer:
     ) -> Any:
         """Answer with and without attention to the patches in a box (`without`), or to all others (`only`).
 
-        without, only: (x0, y0, x1, y1) in [-1, 1] of the whole photograph. text, images, unreadable: as for `look`.
+        without, only: (x0, y0, x1, y1) in [-1, 1] of the whole photograph.
+        text, images, unreadable: as for `look`.
         layers: the layers in which attention is changed; by default all.
 
         Returns an `explain.intervention.Intervention` with `words`, `before` and `after`, their probabilities, or a
@@ -202,7 +202,7 @@ class Explainer:
 
 
 def is_run_name(name: str | Path) -> bool:
-    """Return whether `name` is that of a run, here or on the hub, or looks like one: a path, but no `library:name`."""
+    """Return whether `name` names a run, here or on the hub, or looks like a path and not like `library:name`."""
     path = Path(name)
     looks_like_one = path.is_absolute() or (len(path.parts) > 1 and ":" not in str(name))
     return str(name).startswith("hf:") or looks_like_one or os.path.isdir(shipped(name))
@@ -210,7 +210,10 @@ def is_run_name(name: str | Path) -> bool:
 
 def explainer_of(model: OpenedModel, name: str, device: torch.device, turn: Turn | None = None) -> Explainer:
     """Return the explainer of a model of another library. Captioners see whole photographs, others the centre square.
-    turn: that of the model, if others compute with it too."""
+
+    name: the name of the model, for results and messages.
+    turn: the lock of the model, if other code computes with it, too.
+    """
     fit: Fit = "whole" if model.kind == "captioner" else "centre"
     model = model.on(device)
     return Explainer(name, model.kind, lambda picture, **options: look(model, seen_part(picture, fit), **options),
@@ -220,8 +223,12 @@ def explainer_of(model: OpenedModel, name: str, device: torch.device, turn: Turn
 def explainer_of_run(
     task: Any, source: Source | None, name: str, device: torch.device, turn: Turn | None = None
 ) -> Explainer:
-    """Return the explainer of the run `name`, whose task is on `device`. turn: that of the model, if others compute
-    with it too. Raises UserError if the run does not see whole photographs."""
+    """Return the explainer of a run. Raises UserError if the run does not see whole photographs.
+
+    name: the name of the run, for results and messages.
+    device: the device of the task.
+    turn: the lock of the model, if other code computes with it, too.
+    """
     if isinstance(task, PretrainedCaptioning):
         return explainer_of(task.opened, name, device, turn)
     if isinstance(task, Captioning):
@@ -276,7 +283,7 @@ def _described(
     layer: int | None,
     head: int | None,
 ) -> Explanation:
-    """Return the caption of one of our captioners, with its maps."""
+    """Explain the caption that a captioner of this package decodes."""
     if method != "auto" or layer is not None or texts:
         raise UserError("the maps of a captioner of this package are its attention: leave method, layer and text out")
     (caption,) = task.describe(encoder_input(picture, task.resolution, task.fit)[None].to(device))

@@ -1,4 +1,4 @@
-"""`measure`: measure how faithful the maps of a model or a run are, and return a `MeasureResult`."""
+"""`measure`: measure how faithful the maps of a model or a run are on images. Returns a `MeasureResult`."""
 
 import json
 import time
@@ -29,15 +29,15 @@ from vision_attn.viz.overlay.views import VIEW, View, check_view
 from vision_attn.viz.panel_sheets import save_picture
 
 Methods = str | Sequence[str] | Mapping[str, Given | None] | None
-"""The name of a method, or of several, or your own methods by name; None for all that suit the model."""
+"""The name of a method, or of several, or your own methods by name; None: all that suit the model."""
 
 
 LOW, HIGH = 0.75, 1.5
 """The factors that turn an estimate of time into a range."""
 SLOW = 20
-"""The seconds of the first image from which on they are reported at once."""
+"""If the first image takes more than this number of seconds, its time is reported at once."""
 UNITS = ("h", 3600, 1), ("min", 60, 0), ("s", 1, 0)
-"""The units of time, with their seconds and the decimals that are shown."""
+"""The units of time: name, seconds, and number of decimals."""
 
 
 @dataclass(repr=False)
@@ -47,7 +47,7 @@ class MeasureResult(Displayable):
     file: str
     """The name of the model."""
     numbers: dict[str, Any]
-    """All numbers: see `vision_attn.faithfulness.report.all_numbers`."""
+    """All measured numbers: see `vision_attn.faithfulness.report.all_numbers`."""
     examples: list[ExamplePicture]
     """The most and the least faithful answers, with their maps."""
 
@@ -83,7 +83,10 @@ class MeasureResult(Displayable):
         save_picture(path, example_sheet(self.file, self.examples, overlay))
 
     def write_folder(self, folder: Path, overlay: View = VIEW) -> Path:
-        """Write index.html and measure.json. Returns the path of the page. overlay: the view of maps."""
+        """Write index.html and measure.json. Return the path of the page.
+
+        overlay: the view of maps.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.write_page(folder / "index.html", overlay)
         with replacing(folder / "measure.json") as path:
@@ -104,11 +107,13 @@ def measure(
 ) -> MeasureResult:
     """Measure the maps of a model on an image, a list of images, or an iterator, whose images are not kept.
 
-    methods: `explain.methods.METHODS`, "attention:3" for that of layer 3, or {"mine": function} for your own, a
-        function from the image that the model takes (C, Y, X) and the text of an answer to a map; by default all that
+    methods: names of `explain.methods.METHODS`, "attention:3" for the attention of layer 3, or {"mine": function} for
+        your own: a function from the model's input (C, Y, X) and the text of an answer to a map. By default all that
         suit the model.
-    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or images that know theirs.
-    unreadable: takes the messages of images that cannot be read. total: the number of images of an iterator.
+    boxes: a file of boxes or masks in COCO's format: see `data.labelled.coco_boxes.Boxes`; or `OwnImages`, which know
+        their boxes.
+    unreadable: a list that collects the messages of images that cannot be read.
+    total: the number of images of an iterator.
     settings: `fill` ("linear", "mean" or "blur"), `steps`, `best`, `sanity`, `seed`: see
         `faithfulness.measurement.MeasureSettings`.
 
@@ -148,7 +153,7 @@ def measure(
 
 def result_of(measurement: Measurement, name: str) -> MeasureResult:
     """Return the result of a finished measurement."""
-    pictures = [_pictured(example, measurement.subject.seen) for example in measurement.examples.shown()]
+    pictures = [_example_picture(example, measurement.subject.seen) for example in measurement.examples.shown()]
     return MeasureResult(name, all_numbers(measurement), pictures)
 
 
@@ -165,8 +170,11 @@ def boxes_for(boxes: str | Path | Boxes | OwnImages | None, images: Any) -> Boxe
     return known
 
 
-def _pictured(example: Example, seen: Extent) -> ExamplePicture:
-    """Return an example with its maps on the picture, of which the model sees a part."""
+def _example_picture(example: Example, seen: Extent) -> ExamplePicture:
+    """Return an example with its maps on the picture.
+
+    seen: the part of the picture that the model sees.
+    """
     maps = {name: (heatmap.weights.clamp(min=0), heatmap.extent.within(seen)) for name, heatmap in example.maps.items()}
     return ExamplePicture(example.gain, example.file, example.picture, example.text, maps, seen)
 
@@ -205,9 +213,9 @@ def _fitting(subject: Subject, seen: Any, methods: Methods) -> dict[str, Callabl
 
 
 def _estimate(measurement: Measurement, seconds: float, images: int, *, first: bool) -> list[str]:
-    """Estimate the time of the measurement from the seconds of an image, as a range, since images differ in their
-    answers and the machine in its load. The first image also pays for work that is done once, so it only tells, if it
-    took long, that the others may too."""
+    """Estimate the time of the measurement from the seconds that an image took: a range, since images differ in their
+    answers and the machine in its load. The first image includes work that is done once. So after the first, if it took
+    long, only say that the others may take long, too."""
     if first:
         more = measurement.settings.best or measurement.settings.sanity
         rest = ", and best orders and random weights more" if more else ""
@@ -225,7 +233,7 @@ def _estimate(measurement: Measurement, seconds: float, images: int, *, first: b
 
 
 def _unit(seconds: float) -> tuple[str, int, int]:
-    """Return the largest of `UNITS` of which a time has at least two."""
+    """Return the largest of `UNITS` that fits into the time at least twice."""
     return next(unit for unit in UNITS if seconds >= 2 * unit[1] or unit is UNITS[-1])
 
 

@@ -1,4 +1,4 @@
-"""`glimpse_places`: turn the places that a user asks a model to look at into its input."""
+"""`glimpse_places`: convert the locations or boxes that a user gives for glimpses to the input of a model."""
 
 from collections.abc import Sequence
 from math import nan
@@ -16,12 +16,13 @@ SHAPES = {2: "a location (x, y)", 4: "a box (x0, y0, x1, y1)"}
 
 
 def glimpse_places(places: Sequence[Place], num_glimpses: int, numbers: int, name: str) -> Float[Tensor, "1 T P"]:
-    """Return the places of a model's `num_glimpses` glimpses, NaN where it chooses itself.
+    """Return the places of `num_glimpses` glimpses; NaN where the model chooses itself.
 
-    numbers: how many describe a place, 2 or 4; 0 for a model that takes no glimpses.
+    numbers: how many numbers describe a place, 2 or 4; 0 for a model that takes no glimpses.
+    name: the name of the model, for messages.
 
-    Raises UserError, which calls the model `name`, if it takes no glimpses, fewer glimpses, or another kind of place,
-    or if a place is outside the image.
+    Raises UserError if the model takes no glimpses, fewer glimpses, or another kind of place, or if a place is outside
+    the image.
     """
     if not numbers:
         raise UserError(f"{name} sees the whole image at once: it has no glimpses whose locations could be given")

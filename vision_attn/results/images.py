@@ -1,4 +1,4 @@
-"""Read images as users of Python give them: files, pictures and arrays."""
+"""Read the images that users of the Python API pass: file names, bytes, open files, PIL images and arrays."""
 
 import inspect
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def is_one(images: Any) -> bool:
 
 
 def name_of(image: Picture, number: int) -> str:
-    """Return the name of an image: that of its file as it was given, or "image 3" for the third of several."""
+    """Return the name of an image's file as it was given; "image 3" for the third image that is no file."""
     if isinstance(image, FILES):
         return str(image)
     name = getattr(image, "name" if isinstance(image, OpenFile) else "filename", None)
@@ -51,8 +51,8 @@ def name_of(image: Picture, number: int) -> str:
 
 
 def held(image: Picture, name: str) -> Picture:
-    """Return bytes, or an open file, read from its beginning, as a file in memory; other images are unchanged. Raises
-    UserError for a file that gives no bytes."""
+    """Return bytes, or the content of an open file from its beginning, as a file in memory; other images are unchanged.
+    Raises UserError for a file that gives no bytes."""
     if isinstance(image, bytes | bytearray | memoryview):
         return Encoded(name, bytes(image))
     if isinstance(image, Encoded) or not isinstance(image, OpenFile):
@@ -83,13 +83,13 @@ def encoded(image: Picture, resolution: int | None, fit: Fit) -> UInt8[Tensor, "
 
 
 def pictured(image: Picture, fit: Fit) -> Image.Image:
-    """Return the part of an image that an encoder sees, for pictures: see `shown`. Raises UserError if it is no
+    """Return the part of an image that an encoder sees, as a picture (see `shown`). Raises UserError if it is no
     image."""
     return shown(whole(image), fit)
 
 
 def around(image: Picture, fit: Fit) -> tuple[Image.Image, Extent]:
-    """Return the whole image, for pictures, with at most `SIDE` pixels on a side, and the part that an encoder sees.
+    """Return the whole image as a picture, with at most `SIDE` pixels on a side, and the part that an encoder sees.
     Raises UserError if it is no image."""
     picture = whole(image)
     seen = seen_extent(*picture.size, fit)
@@ -97,12 +97,14 @@ def around(image: Picture, fit: Fit) -> tuple[Image.Image, Extent]:
 
 
 def whole(image: Picture, *, at_least: int | None = SIDE) -> Image.Image:
-    """Open an image in RGB, upright; a JPEG may be reduced to `at_least` pixels on a side. Raises UserError if it is no
-    image."""
+    """Open an image in RGB, upright. Raises UserError if it is no image.
+
+    at_least: a JPEG may be reduced to this number of pixels on a side; None: never.
+    """
     if isinstance(image, FILES):
         return open_photograph(image, at_least=at_least)
     if isinstance(image, np.ndarray | Tensor):
-        image = _pictured(image)
+        image = _array_picture(image)
     if not isinstance(image, Image.Image):
         raise UserError(
             f"this image is {with_article(type(image).__name__)}: give a path, bytes, a PIL image, an array or a tensor"
@@ -117,7 +119,7 @@ def shown(picture: Image.Image, fit: Fit) -> Image.Image:
     return seen
 
 
-def _pictured(array: np.ndarray | Tensor) -> Image.Image:
+def _array_picture(array: np.ndarray | Tensor) -> Image.Image:
     """Turn an array (Y, X), (Y, X, 3) or (Y, X, 4), or a tensor (C, Y, X), into a picture. Raises UserError for
     others."""
     shape = tuple(array.shape)

@@ -1,5 +1,5 @@
-"""`Model`: an opened run, which captions, classifies, transcribes, draws and answers for the API, the commands and the
-page."""
+"""`Model`: a trained run that the API, the commands and the web page use to caption, classify, transcribe, draw or
+answer."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -68,12 +68,12 @@ UNABLE = {
 class Model(AnswersQuestions):
     """A trained run. Its task decides which of `caption`, `look`, `transcribe`, `classify`, `draw` and `answer` works.
 
-    Images are a file (its name, its bytes, or an open file), a PIL image or an array, for one result; a list of them,
-    for a list of results; or an iterator, for an iterator of results, which reads ahead but keeps nothing. In a list or
-    an iterator, images that cannot be read raise UserError or, with a list as `unreadable`, are left out, and their
-    messages are appended to it. The `file` of a result names its image.
+    An image is a file (its name, its bytes, or an open file), a PIL image or an array, and gives one result. A list of
+    images gives a list of results; an iterator gives an iterator of results, which reads ahead but keeps nothing. An
+    image of a list or an iterator that cannot be read raises UserError or, if a list is passed as `unreadable`, is left
+    out, and its message is appended to that list. The `file` of a result names its image.
 
-    Threads may share it: images are read at the same time, and the model answers one call after the other.
+    Threads may share a model: they read images at the same time, and the model answers one call after the other.
     """
 
     task: Any
@@ -102,9 +102,9 @@ class Model(AnswersQuestions):
         return int(self.config.get("run", {}).get("seed", 0))
 
     def choose_threads(self) -> None:
-        """On a CPU, time the first calls with one of torch's threads and with all, and use the faster setting
-        afterwards. During each call this sets the number of threads of the whole process, so only programs whose
-        threads compute nothing else may ask for it, as the commands do."""
+        """On a CPU, time the first calls with one thread of torch and with all, and use the faster setting afterwards.
+        Each call sets the number of threads of the whole process, so only call this in programs that compute nothing
+        else with torch at the same time, such as the commands."""
         self.turn.try_threads(self.device)
 
     @overload
@@ -147,18 +147,22 @@ class Model(AnswersQuestions):
         """Caption an image, or each of several. Returns a `CaptionResult` with `text`, `words`, `log_prob` and `alpha`
         (one map per word), or a list of them.
 
-        captions: return a list of this number of captions for each image, best first. strategy: "best" of one beam, the
-            best of groups of beams that differ ("diverse"), or "sampled". seed: of samples.
-        placed: whether `extent` says where maps lie on the image; measured once, which takes as long as encoding 16 to
-            48 images.
-        attend: where to look for words instead, such as {3: (0.3, -0.2)}. Words count from 1, the end included; a key
-            is a number or (first, last). A place is a point (x, y), spread over its four nearest regions, a box (x0,
-            y0, x1, y1) or a mask of weights (Y, X), by area; all in [-1, 1] of the whole photograph. Of films, a point
-            or a box may end with a frame, from 1, and a mask is (F, Y, X). A mask of the shape of the maps (`alpha[t]`)
-            is one of them; in (K, Y, X), as `described.heads[t]`, each attention head has its own, or keeps it where
-            that is all 0. strength: how much of the map is that place, from 0 to 1; the rest is the model's own map.
+        captions: return a list of this number of captions for each image, best first.
+        strategy: "best", the captions of one beam; "diverse", the best captions of different groups of beams; or
+            "sampled".
+        seed: of samples.
+        placed: whether to compute `extent`, the place of the maps on the image; measured once, which takes as long as
+            encoding 16 to 48 images.
+        attend: where the model must look for some words, such as {3: (0.3, -0.2)}. Words count from 1, the end
+            included; a key is a number or (first, last). A place is a point (x, y), spread over its four nearest
+            regions, a box (x0, y0, x1, y1) or a mask of weights (Y, X), by area; all in [-1, 1] of the whole
+            photograph. For films, a point or a box may end with the number of a frame, from 1, and a mask is (F, Y, X).
+            A mask in the shape of the maps (`alpha[t]`) is used as the map; one of shape (K, Y, X), such as
+            `described.heads[t]`, has a map for each attention head, and a head whose map is all 0 keeps its own.
+        strength: the weight of that place in the map, from 0 to 1; the rest is the model's own map.
         settings: settings of decoding for this call only: beams, max_words, min_words, no_repeat, length_power,
-            diversity, temperature, top_p, and for captioners of transformers prompt. docs/captioning.md describes them.
+            diversity, temperature, top_p and, for captioners of transformers, prompt. docs/captioning.md describes
+            them.
         """
         self.check("caption")
         if captions is None and strategy == "diverse":
@@ -203,8 +207,9 @@ class Model(AnswersQuestions):
     ) -> "MeasureResult":
         """Measure whether this run's maps are faithful: see `vision_attn.results.faithfulness.measure`.
 
-        images: None for the first `number` test images of a run on drawn scenes or digits, whose boxes are known. text:
-        the class to explain, for a classifier that sees whole images.
+        images: None: the first `number` test images of a run on drawn scenes or digits, whose boxes are known.
+        text: the class to explain, for a classifier that sees whole images.
+        options: those of `vision_attn.results.faithfulness.measure`.
         """
         from vision_attn.faithfulness.own_images import OwnImages
         from vision_attn.results.explainer import explainer_of_run, sees_photographs
@@ -243,13 +248,13 @@ class Model(AnswersQuestions):
         locations: Sequence[Place] | None = None,
         unreadable: list[str] | None = None,
     ) -> Any:
-        """Transcribe an image of a line of characters, or each of several, independently of the others. Returns a
-        `TranscriptResult` whose `words` are the characters, or a list of them.
+        """Transcribe an image of a line of characters, or each of several. Returns a `TranscriptResult` whose `words`
+        are the characters, or a list of them.
 
-        placed: as for `caption`, and whether glimpses are kept for pictures.
-        locations: where to look instead of where a model that takes glimpses (DRAM) would: (x, y) in [-1, 1] of each
-            glimpse of the first character, then of the second; None, and those that are left out, are the model's own.
-            The glimpses are kept.
+        placed: as for `caption`; also whether to keep glimpses for pictures.
+        locations: for a model that takes glimpses (DRAM), where to take them instead: (x, y) in [-1, 1] of each glimpse
+            of the first character, then of the second, and so on. The model itself chooses those that are None or left
+            out. The glimpses are kept.
         """
         self.check("transcribe")
         from vision_attn.data.lines.text_lines import ink, max_width_of
@@ -289,13 +294,13 @@ class Model(AnswersQuestions):
         unreadable: list[str] | None = None,
     ) -> Any:
         """Classify an image, or each of several. A model that takes glimpses sees an image of any size as it is; others
-        see it resized to fit. An array of uint8 (Y, X), or a file of one (.npy), may be larger than memory. Returns a
+        see it resized to fit. An array of uint8 (Y, X), also in a file (.npy), may be larger than memory. Returns a
         `ClassificationResult` with `label`, its `name`, `probabilities` (T, N) after each glimpse and `locations` (T,
         2), or a list of them. Samples depend only on the seed of the run, not on other images.
 
         invert: swap black and white.
-        locations: where to look instead of where the model would: one for each glimpse, from the first on, (x, y) in
-            [-1, 1] or, of DRAW, a box (x0, y0, x1, y1); None, and those that are left out, are the model's own.
+        locations: where to take the glimpses instead: one place for each glimpse, from the first on, (x, y) in [-1, 1]
+            or, for DRAW, a box (x0, y0, x1, y1). The model itself chooses those that are None or left out.
         """
         self.check("classify")
         from vision_attn.data.images.lazy import Inverted, open_pixels, resized
@@ -336,8 +341,11 @@ class Model(AnswersQuestions):
 
     @torch.no_grad()
     def draw(self, number: int = 16, *, steps: int | None = None, seed: int = 0) -> "DrawnImages":
-        """Draw new images. Returns a `DrawnImages` with `images` (N, C, Y, X). steps: the number of time steps, by
-        default as in training."""
+        """Draw new images. Returns a `DrawnImages` with `images` (N, C, Y, X).
+
+        number: the number of images.
+        steps: the number of time steps; by default as in training.
+        """
         self.check("draw")
         from vision_attn.results.classified import DrawnImages
         from vision_attn.tasks.generate import pictures, rectangles

@@ -21,7 +21,11 @@ def open_model(
     name: str | Path, *, device: str = "auto", trust: str | Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Model:
     """Open a run, or a captioner of transformers (`results.pretrained`). Raises UserError saying what is missing.
-    overrides: options for the config, such as "--task.max_words=12"."""
+
+    name: the folder of a run, its name on the hub, or the name of a captioner of transformers.
+    trust: packages whose code the run may use.
+    overrides: options for the config, such as "--task.max_words=12".
+    """
     if is_pretrained(name):
         from vision_attn.results.pretrained import open_pretrained
 

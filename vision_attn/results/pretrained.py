@@ -25,7 +25,7 @@ DATA = {"class_path": "vision_attn.data.photographs.captions.Captions"}
 
 
 def experiment(*, task: PretrainedSettings, data: Source) -> None:
-    """Declare the keys of a captioner of transformers: the signature is their schema."""
+    """Declare the keys of a captioner of transformers by the parameters of this function."""
 
 
 def open_pretrained(
@@ -41,8 +41,8 @@ def open_pretrained(
 
     trust: packages whose code the model may use; "transformers": the code of its repository.
     overrides: for captioners of transformers, keys of `PretrainedSettings`, such as "--task.prompt=a photo of", and the
-        data for their evaluation, such as "--data.images=FOLDER": photographs with captions, unless `--data` names a
-        class.
+        data to evaluate them on, such as "--data.images=FOLDER": photographs with captions, unless `--data` names
+        another class.
     settings: further keys of `PretrainedSettings`.
 
     Raises UserError, which says what to install, name or correct.
@@ -66,7 +66,7 @@ def open_pretrained(
 
 
 def _read(name: str, overrides: Sequence[str]) -> tuple[PretrainedSettings, Source | None, dict[str, Any]]:
-    """Return the settings, the source of data if it is named, and the config."""
+    """Return the settings, the source of data (None if not given), and the config."""
     options = options_of(overrides)
     wanted, written = dict(inspect.signature(experiment).parameters), {"task": {}, "data": DATA}
     if not any(option.path[0] == "data" for option in options):

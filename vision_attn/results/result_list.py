@@ -91,14 +91,16 @@ def results_of(
     size: int = 1,
     within: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Any:
-    """Return the result of an image, a `ResultList` for a list of images, or an iterator for an iterator of images,
-    which holds few at a time.
+    """Return the result of an image, a `ResultList` for a list of images, or an iterator of results for an iterator of
+    images, of which it holds only a few at a time.
 
     images: `Images`, one or several.
-    read: a function that reads an image. answer: a function from (name, read image) of `size` images to their results.
-        Threads read several images ahead if `size` is above 1.
-    unreadable: collects the messages of images, among several, that cannot be read and are left out. Without it,
-        UserError is raised. within: makes a context for each call of `answer`.
+    read: reads an image.
+    answer: a function from (name, read image) of at most `size` images to their results.
+    size: the number of images that are answered together; above 1, threads read several images ahead.
+    unreadable: a list that collects the messages of images that cannot be read, which are left out. None: they raise
+        UserError.
+    within: makes a context for each call of `answer`.
     """
     if is_one(images):
         name = name_of(images, 1)

@@ -1,4 +1,4 @@
-"""`Said`: the words of a model with their probabilities and maps, as all results give them."""
+"""`Said`, the base of results with words: each word has a probability and a map."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +29,7 @@ class Said:
 
     @property
     def probabilities(self) -> Float[Tensor, "T"] | None:
-        """The probability of each word, as a tensor; None if the model has none. `log_prob` has the same in nats, as a
-        list that JSON can hold."""
+        """The probability of each word; None if the model has none."""
         known = self.log_prob
         return None if known is None else torch.tensor([*known], dtype=torch.float64).exp().float()
 

@@ -1,4 +1,4 @@
-"""Safe reading of untrusted YAML files: size, nesting, aliases and time are bounded. `flat` gives the settings of a
+"""Read untrusted YAML files safely, with limits on size, nesting, aliases and time. `flat` returns the settings of a
 config by dotted keys."""
 
 from pathlib import Path
@@ -117,7 +117,7 @@ def _check(node: Any, sizes: dict[int, _Size | None]) -> _Size:
     """Return the size of a node with all aliases expanded. Raises `_Excess`. An alias follows its anchor, so recursion
     is at most `DEPTH`.
 
-    sizes: the sizes that are known already, by the id of the node; None for nodes in progress.
+    sizes: the sizes computed so far, by the id of the node; None for nodes in progress.
     """
     if id(node) in sizes:
         if (size := sizes[id(node)]) is None:

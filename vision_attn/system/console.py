@@ -30,7 +30,8 @@ def progress(
 ) -> tqdm:
     """Return a tqdm bar over `items`, or one to `update` manually, on standard error.
 
-    If that is not a terminal (a pipe, a log file), it prints a line every 30 seconds instead; with --quiet, none.
+    If standard error is not a terminal (a pipe, a log file), the bar prints a line every 30 seconds instead; with
+    --quiet, nothing.
     """
     options: dict[str, Any] = {"mininterval": 0.1, "dynamic_ncols": True}
     bar = tqdm
@@ -44,29 +45,29 @@ def progress(
 
 
 def leave_out(bar: tqdm, seconds: float) -> None:
-    """Leave out the latest `seconds` of the time from which `bar` estimates the remaining time."""
+    """Exclude the latest `seconds` from the estimate of the remaining time of `bar`."""
     if not bar.disable:
         bar.start_t += seconds
         bar.last_print_t += seconds
 
 
 def end_progress() -> None:
-    """Remove the bars of work that an error ended, or they would be drawn again below its message."""
+    """Remove the bars of work that an error ended; otherwise they would be drawn again below its message."""
     for bar in list(getattr(tqdm, "_instances", ())):
         with suppress(OSError):  # the reader may have left
             bar.close()
 
 
 def say(*columns: str) -> None:
-    """Print one line on standard output, above any progress bar; columns are separated by tabs. With --quiet, no line
-    of `log_lines`."""
+    """Print one line on standard output, above any progress bar, with tabs between columns. With --quiet, lines within
+    `log_lines` are not printed."""
     if sys.stdout is not None and not (_quiet and _logging):
         _write("\t".join(map(printable, columns)), sys.stdout)
 
 
 @contextmanager
 def log_lines() -> Iterator[None]:
-    """Within this context, `say` prints the log of long work, such as training, which --quiet leaves out."""
+    """Context manager: mark the lines of `say` as the log of long work, such as training, which --quiet silences."""
     global _logging
     before, _logging = _logging, True
     try:
@@ -98,7 +99,7 @@ def complain(text: str, by: str = "vision-attn", *, error: bool = False) -> None
 
 
 _unread: dict[Any, BrokenPipeError] | None = None
-"""The streams whose reader has gone, within `to_the_end`; None outside of it."""
+"""The streams without a reader, within `to_the_end`; None outside of it."""
 
 
 def _write(line: str, stream: Any) -> None:
@@ -129,8 +130,8 @@ def discard(stream: Any) -> None:
 
 @contextmanager
 def to_the_end(needed: bool = True) -> Iterator[None]:
-    """Within this context, go on when the reader of the output has gone, as in `vision-attn caption ... | head -1`, so
-    that files are written completely. Then raise the BrokenPipeError. Does nothing unless `needed`."""
+    """Context manager: continue when the reader of the output leaves, as in `vision-attn caption ... | head -1`, so
+    that files are written completely, and raise the BrokenPipeError at the end. Does nothing unless `needed`."""
     global _unread
     if not needed or _unread is not None:
         yield
@@ -145,8 +146,8 @@ def to_the_end(needed: bool = True) -> Iterator[None]:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar.
-    Capitals do not matter."""
+    """Return a suggestion such as `; did you mean hidden_size?`, or the whole list if no name is similar. Case is
+    ignored."""
     known, same = sorted(known), word.casefold()
     folded = {name.casefold(): name for name in known}
     close = [name for name in known if name.casefold().startswith(same)][:3]
@@ -157,7 +158,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of many names, and how many more there are."""
+    """Return the first `most` names, and how many more there are."""
     return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 

@@ -1,4 +1,4 @@
-"""`within`: give a context variable another value for a while, in this thread and task alone."""
+"""`within`: set a context variable for a while, only in this thread and task."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 @contextmanager
 def within(variable: ContextVar[Value], value: Value) -> Iterator[None]:
-    """Within this context, `variable` has this value."""
+    """Context manager: set `variable` to `value`, and restore it afterwards."""
     token = variable.set(value)
     try:
         yield

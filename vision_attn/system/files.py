@@ -1,4 +1,4 @@
-"""Finding, reading and atomically writing files."""
+"""Find files, read them, and write them atomically."""
 
 import errno
 import filecmp
@@ -23,7 +23,8 @@ from vision_attn.system.inputs import check_replaced, is_read, reads
 
 WINDOWS = os.name == "nt"
 LONGEST_NAME = 150
-"""The most bytes of a file name that its temporary file's name keeps. File systems allow 255 in total."""
+"""The largest number of bytes of a file name that the name of its temporary file contains. File systems allow 255 in
+total."""
 
 _HOST = f"{zlib.crc32(platform.node().encode()):08x}"
 _LEFT_OVER = re.compile(r"\.(\d+)-([0-9a-f]{8})\..*part", re.DOTALL)
@@ -40,8 +41,8 @@ def ours() -> Path:
 
 
 def shipped(path: str | Path) -> Path:
-    """Return `path` if it exists, or else the file or folder of this name that comes with the project, such as
-    `weights/photographs`. Returns `path` itself if neither exists."""
+    """Return the file or folder of the project for `path`, such as `weights/photographs`, if `path` itself does not
+    exist. Return `path` unchanged if it exists, or if neither exists."""
     path = Path(path)
     theirs = ours() / path
     if os.path.exists(path) or not os.path.exists(theirs):  # Path.exists raises for names that are too long
@@ -91,8 +92,8 @@ def find(path: str | Path) -> Path:
 
 
 def meant(missing: Path, root: Path) -> str:
-    """Return a hint for a message: the file that the path of a missing file may mean. It has nearly the same name, or
-    the same name in `root`. Empty if there is none."""
+    """Return a hint for a message about a missing file: a file with nearly the same name, or with the same name in
+    `root`. Empty if there is none."""
     with suppress(OSError):
         for name in os.listdir(missing.parent):
             if _alike(name) == _alike(missing.name):
@@ -126,9 +127,12 @@ def contents(path: str | Path) -> bytes:
 
 
 def parse_json(path: str | Path, text: str, *, lines: bool = False) -> Any:
-    """Parse the JSON in the file `path`. Raises UserError naming the file if it is not JSON, is nested too deeply, or
-    gives a key of an object twice, so that a value would be lost. lines: accept JSON lines (one value per line) too,
-    and return the list of their values."""
+    """Parse JSON. Raises UserError naming the file if it is not JSON, is nested too deeply, or repeats a key of an
+    object, so that a value would be lost.
+
+    path: the file, for messages.
+    lines: whether to accept JSON lines (one value per line), too, and return the list of their values.
+    """
     try:
         return json.loads(text, object_pairs_hook=_unique)
     except RecursionError as error:
@@ -187,7 +191,8 @@ def brief(value: Any) -> str:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary file name next to `path` to write to; renamed to `path` on success, removed on failure.
+    """Context manager: return a temporary file name next to `path` to write to. The file is renamed to `path` on
+    success, and removed on failure.
 
     Temporary files of killed processes in the same folder are removed first. An OSError names `path`. Raises UserError
     if the running command reads `path`, unless the new content is the same.
@@ -220,7 +225,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
-    """Yield a temporary folder in `parent` (by default the system's temporary directory), removed at the end.
+    """Context manager: return a temporary folder in `parent` (by default the system's temporary directory), which is
+    removed at the end.
 
     Folders that killed processes left there are removed first. An OSError about a full disk names `parent`.
     """
@@ -237,7 +243,8 @@ def scratch(name: str, parent: str | Path | None = None) -> Iterator[Path]:
 
 
 def sweep(folder: Path, *, again: bool = False) -> None:
-    """Remove temporary files of killed processes of this machine from `folder`. Done once per process, or `again`."""
+    """Remove temporary files of killed processes of this machine from `folder`. Done once per process, unless
+    `again`."""
     if folder in _swept and not again:
         return
     _swept.add(folder)
@@ -255,12 +262,13 @@ def sweep(folder: Path, *, again: bool = False) -> None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk, a quota or the size of a file is used up: space would help."""
+    """Return whether an error says that a disk, a quota or the size limit of a file is used up, so that space would
+    help."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def way_on(error: BaseException, then: str = "run the same command again") -> str:
-    """Return the end of a message that says what to do on a full disk; empty where space would not help."""
+    """Return the advice for a full disk, the end of a message; empty if space would not help."""
     return f"; free some space, then {then}" * is_full(error)
 
 
@@ -274,13 +282,15 @@ def sha256(path: Path) -> str:
 
 
 def digest(content: Any) -> str:
-    """Compute the SHA-256 of `content` in JSON. It does not depend on the order of keys."""
+    """Compute the SHA-256 of `content` as JSON, independent of the order of keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def shortened(name: str, most: int = LONGEST_NAME, *, unique: bool = False) -> str:
-    """Cut `name` to at most `most` bytes in the encoding of file systems. unique: whether a name that is cut ends in a
-    checksum, of 9 more bytes."""
+    """Cut `name` to at most `most` bytes in the encoding of file systems.
+
+    unique: whether to append a checksum of 9 bytes to a name that is cut.
+    """
     if len(os.fsencode(name)) <= most:
         return name
     return os.fsencode(name)[:most].decode(errors="ignore") + f".{zlib.crc32(os.fsencode(name)):08x}" * unique

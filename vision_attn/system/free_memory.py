@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and how much it has taken."""
+"""Measure the memory that this process may still use, uses now, and has used at most."""
 
 import os
 from collections.abc import Iterator

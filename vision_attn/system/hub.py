@@ -1,4 +1,4 @@
-"""Whether the Hugging Face Hub, from which libraries fetch models, can be reached; otherwise they use their cache."""
+"""Check whether the Hugging Face Hub can be reached; if not, let libraries use their caches."""
 
 import os
 import socket
@@ -13,8 +13,8 @@ WAIT = 3.0
 
 @contextmanager
 def hub_or_cache(needed: bool = True) -> Iterator[None]:
-    """Within this context, libraries that need the hub take models from their cache alone if it cannot be reached.
-    Otherwise they would ask it several times for each of several files, with pauses, for a minute."""
+    """Context manager: if the hub cannot be reached, let libraries use only their caches. Otherwise they would retry
+    each of several files, with pauses, for a minute."""
     if not needed:
         yield
         return

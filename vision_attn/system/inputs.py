@@ -1,9 +1,10 @@
-"""The files that the running command reads and writes: no output may replace an input or another output.
+"""Keep track of the files that the running command reads and writes, so that no output replaces an input or another
+output.
 
 Within `inputs_kept`, code that reads a file named by the user calls `reads`, and code that knows the name of an output
-before the work calls `writes`. `check_replaced` is called before any file is replaced, and `keeps` notes files of
-others. Files are compared by identity: links and other spellings of a name are the same file. Outside of `inputs_kept`,
-such as in a notebook, nothing is checked.
+before the work calls `writes`. `check_replaced` is called before any file is replaced, and `keeps` notes files that
+must stay. Files are compared by identity: links and other spellings of a name are the same file. Outside of
+`inputs_kept`, such as in a notebook, nothing is checked.
 """
 
 import logging
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def inputs_kept() -> Iterator[None]:
-    """Within this context, which is one command, no file that `reads` has noted is replaced."""
+    """Context manager of one command: protect the files that `reads` notes from being replaced."""
     global _command
     before, _command = _command, _Command()
     try:
@@ -45,7 +46,7 @@ def inputs_kept() -> Iterator[None]:
 
 
 def reads(path: str | Path) -> None:
-    """Note a file that is read, or a folder. Raises UserError if it is also an output."""
+    """Note a file or a folder that is read. Raises UserError if it is also an output."""
     if _command is None:
         return
     key = _identity(path)
@@ -57,7 +58,7 @@ def reads(path: str | Path) -> None:
 
 
 def reads_all(folder: str | Path) -> None:
-    """Note that the files of a folder are read, but not those of its subfolders."""
+    """Note that the files of a folder are read, without those of its subfolders."""
     if _command is not None and os.path.isdir(folder):
         for entry in os.scandir(folder):
             if entry.is_file():
@@ -70,13 +71,16 @@ def is_read(path: str | Path) -> bool:
 
 
 def keeps(path: str | Path, option: str) -> None:
-    """Note a file that stays as it is, although the output of `option` may have its name."""
+    """Note a file that must stay unchanged, although the output of `option` may have its name."""
     if _command is not None:
         _command.kept[_identity(path)] = option
 
 
 def writes(path: str | Path, option: str) -> None:
-    """Note a file that will be written, as `option` says. Raises UserError if it is an input, or another output."""
+    """Note a file that will be written. Raises UserError if it is an input, or another output.
+
+    option: the option that named it.
+    """
     if _command is None:
         return
     check_replaced(path, option)

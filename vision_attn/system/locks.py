@@ -1,5 +1,5 @@
-"""Locks for work that the threads of a process do one after the other: computing with one model, drawing random
-numbers, and loading models.
+"""Locks for work that threads must not do at the same time: computing with one model, drawing random numbers, and
+loading models.
 
 A thread that holds several locks takes them in this order: the `Turn` of a model, `LOADING`, `DRAWING`.
 """
@@ -55,17 +55,17 @@ class Turn:
 
 
 LOADING = Turn()
-"""The lock held while a model is loaded: libraries change settings of the whole process meanwhile, and restore them."""
+"""Held while a model is loaded, because libraries change settings of the whole process for that time."""
 DRAWING = Turn()
-"""The lock held while a model samples, or a seed is set: torch has one default generator for all threads."""
+"""Held while a model samples, or a seed is set, because torch has one default generator for all threads."""
 
 
 @contextmanager
 def forked(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
-    """Within this context, this thread alone draws from torch's default generators. Afterwards they are as before.
-    Threads that draw without taking `DRAWING` are not kept out.
+    """Context manager: reserve torch's default generators for this thread, and restore their state afterwards. Threads
+    that draw without holding `DRAWING` are not kept out.
 
-    seed: the seed of the generators; None: they stay as they are.
+    seed: the seed of the generators; None: keep their state.
     device: the device whose generator is restored, in addition to the CPU's.
     """
     devices = [] if device is None or device.type == "cpu" else [device]
@@ -76,14 +76,14 @@ def forked(seed: int | None = None, device: torch.device | None = None) -> Itera
 
 
 class RandomStream:
-    """The stream of random numbers of a seed, from which several contexts draw one after the other."""
+    """The random numbers of one seed, continued over several contexts."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed, self._device, self._state = seed, device, list[Any]()
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Within this context, torch's default generators go on where the previous context ended; see `forked`."""
+        """Context manager: let torch's default generators continue where the previous context ended; see `forked`."""
         library = None if self._device.type == "cpu" else torch.get_device_module(self._device)
         with forked(self._seed, self._device):
             if self._state:

@@ -44,7 +44,7 @@ def multiplies_bf16() -> bool:
 
 
 def best_device() -> str:
-    """Return the device that `auto` stands for: cuda, mps (Apple's GPUs) or cpu."""
+    """Return the device for "auto": cuda, mps (Apple's GPUs) or cpu."""
     import torch
 
     if torch.cuda.is_available():
@@ -53,7 +53,7 @@ def best_device() -> str:
 
 
 def torch_device(name: str) -> Any:
-    """Return the torch device `name`, or the one that "auto" stands for. Raises UserError if it is not there."""
+    """Return the torch device `name`, or the best one for "auto". Raises UserError if there is no such device."""
     import torch
 
     try:

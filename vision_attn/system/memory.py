@@ -1,5 +1,5 @@
-"""The memory of this process: its limits, errors that say it is short, freed blocks that the C library keeps, and when
-Python collects garbage."""
+"""Limits on the memory of this process, errors for lack of memory, freed blocks in the C library, and garbage
+collection."""
 
 import atexit
 import ctypes
@@ -69,7 +69,7 @@ def check_address_space() -> None:
 
 
 def is_short_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, says that memory is short."""
+    """Return whether an error, or one of its causes, says that memory is short."""
     signs = _SIGNS if limit() is None else _SIGNS + _SIGNS_UNDER_A_LIMIT
     while error is not None:
         text = str(error).lower()
@@ -84,8 +84,8 @@ def is_short_of_memory(error: BaseException | None) -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """Return the reason in an error that says that memory is short, without the advice of its library, and with bytes
-    in a readable unit."""
+    """Return the reason in an error for lack of memory, without the advice of its library, and with bytes in a readable
+    unit."""
     if any(_of_an_import(cause) for cause in (error, error.__cause__) if cause is not None):
         return "a library could not be loaded"
     asked = re.search(r"tried to allocate ([\d.,]*\d) (\w+)", str(error), re.IGNORECASE)
@@ -96,7 +96,7 @@ def shortage(error: BaseException) -> str:
 
 
 def _of_an_import(error: BaseException) -> bool:
-    """Return whether an error is one of importing a module or of loading a library."""
+    """Return whether an error came from importing a module or loading a library."""
     frames = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
     return (
         isinstance(error, ImportError)
@@ -106,7 +106,7 @@ def _of_an_import(error: BaseException) -> bool:
 
 
 def way_out() -> str:
-    """Say what to do where memory is short."""
+    """Return advice for a lack of memory."""
     if (bytes_ := limit()) is not None:
         return f"this process may have {bytes_ / 1e9:.1f} GB: raise the limit (ulimit -v)"
     return "close other programs or, where a command has batches, use smaller ones, e.g. with --data.batch_size"
@@ -126,7 +126,7 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Make glibc return the pages of all freed blocks to the system; does nothing with other C libraries.
 
-    Blocks of ragged batches differ in size from step to step, and gaps between those that remain fit few of the next.
+    Blocks of ragged batches differ in size from step to step, and later blocks seldom fit into the gaps.
     """
     if (malloc_trim := _in_c_library("malloc_trim")) is not None:
         malloc_trim(ctypes.c_size_t(0))
@@ -139,10 +139,9 @@ def _in_c_library(name: str):
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Within this context, the garbage collector does not run; later, it leaves out the objects made here.
+    """Context manager: turn the garbage collector off, and let it ignore the objects created meanwhile from then on.
 
-    This is for imports: torch's make a million objects that all stay, and looking through them again and again takes a
-    fifth of the time.
+    For imports: torch creates a million permanent objects, and scanning them repeatedly takes a fifth of the time.
     """
     running = gc.isenabled()
     gc.disable()
@@ -155,7 +154,7 @@ def collected_later() -> Iterator[None]:
 
 
 def left_at_exit() -> None:
-    """At exit, leave all objects to the operating system: looking through them once more takes 0.2 s. Files are closed
+    """At exit, leave all objects to the operating system, because scanning them once more takes 0.2 s. Files are closed
     and exit handlers run as always."""
 
     def leave() -> None:

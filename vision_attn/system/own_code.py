@@ -1,5 +1,4 @@
-"""The user's own code: importing the packages that `--trust` names, which runs them, and whether an error came from
-there."""
+"""Import the user's own code that `--trust` names, which runs it, and find out whether an error came from there."""
 
 import os
 import sys
@@ -31,8 +30,8 @@ def import_trusted(module: str) -> ModuleType:
 
 
 def own_function(name: str) -> Callable[..., Any]:
-    """Return the function that `module:function` names, of a module that the user trusts. Raises UserError, which says
-    what is missing."""
+    """Return the function `module:function` of a module that the user trusts. Raises UserError saying what is
+    missing."""
     module, _, function = name.partition(":")
     try:
         imported = import_trusted(module)
@@ -50,7 +49,8 @@ def own_function(name: str) -> Callable[..., Any]:
 
 
 def place_of(error: BaseException) -> tuple[traceback.FrameSummary, Literal["ours", "theirs"]]:
-    """Return the innermost frame of the traceback outside libraries, and whose code it is."""
+    """Return the innermost frame of the traceback outside libraries, and whether it is this package's code or the
+    user's."""
     frames = traceback.extract_tb(error.__traceback__)
     places = [(frame, owner) for frame in frames if (owner := _owner(frame.filename))]
     return places[-1] if places else (frames[-1], "ours")

@@ -1,8 +1,8 @@
-"""A trial whether work on a CPU is faster in one of torch's threads or in all, on the work itself.
+"""Find out by a trial whether work on a CPU is faster with one thread of torch or with all.
 
-Torch's threads wait for each other by spinning. On idle cores all of them are faster than one. Where other programs use
-the cores, most of the time passes in waiting for a thread that is not running, and one thread is many times faster. No
-setting is right for both, so the first pieces of work are done in one thread and in all, in turn.
+Torch's threads wait for each other by spinning. On idle cores, all threads are faster than one. If other programs use
+the cores, most of the time is spent waiting for a thread that is not running, and one thread is many times faster. No
+setting is right for both, so the first pieces of work alternate between one thread and all.
 
 The number of threads belongs to the whole process (`torch.set_num_threads`). So training and the commands, which own
 their process, make a trial; a call of the library in somebody's program leaves torch's number as it is.
@@ -23,13 +23,14 @@ from vision_attn.system.machine import cores
 VARIABLES = "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 """Environment variables by which a user, or torchrun, has chosen the number of threads."""
 MOST = 20
-"""The most pieces of work in a trial."""
+"""The largest number of pieces of work in a trial."""
 ENOUGH = 3
 """The number of times measured for each number of threads that decide if they do not overlap."""
 LONG, CLEAR = 0.5, 3.0
 """A pair of pieces decides if one took more than LONG seconds, and CLEAR times as long as the other."""
 GAIN = 1.05
-"""How many times as fast all threads must be: one thread suffers less if the machine gets busy later."""
+"""All threads must be at least this many times as fast, because one thread suffers less if the machine gets busy
+later."""
 
 
 class Piece(NamedTuple):
@@ -41,12 +42,12 @@ class Piece(NamedTuple):
 
 
 class ThreadTrial:
-    """Times pieces of work in one thread and in all, in turn, and then keeps what was faster.
+    """Times pieces of work with one thread and with all, alternately, and then keeps the faster number.
 
-    Within `with trial:` torch has `trial.threads`; afterwards its number is as before. Each such block is a piece of
-    work; of nested blocks, only the innermost is one. The order is 1 N N 1 1 N N 1 ..., so that a change in the load of
-    the machine affects both alike. The first two pieces, which compile and start threads, only warm up. Pieces are
-    compared with others of the same `kind`, such as the shapes of a batch, by their medians.
+    Within `with trial:` torch has `trial.threads` threads. Each such block is a piece of work; of nested blocks, only
+    the innermost counts. The order is 1 N N 1 1 N N 1 ..., so that a change in the load of the machine affects both
+    alike. The first two pieces, which compile and start threads, only warm up. Pieces are compared with others of the
+    same `kind`, such as the shapes of a batch, by their medians.
     """
 
     def __init__(self, numbers: Sequence[int], *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -150,9 +151,8 @@ def named(threads: int) -> str:
 
 
 def numbers_to_try(device: torch.device) -> tuple[int, ...]:
-    """Return the numbers of threads to try: one, and as many as torch has and this process has cores. Only torch's
-    number where there is nothing to try: on another device than a CPU, and where the environment sets it
-    (`VARIABLES`)."""
+    """Return the numbers of threads to try: one, and torch's number, at most the cores of this process. Only torch's
+    number if there is nothing to try: on other devices than a CPU, and if the environment sets it (`VARIABLES`)."""
     own = torch.get_num_threads()
     if device.type != "cpu" or any(map(os.environ.get, VARIABLES)):
         return (own,)
@@ -161,7 +161,7 @@ def numbers_to_try(device: torch.device) -> tuple[int, ...]:
 
 @contextmanager
 def threads_kept() -> Iterator[None]:
-    """Within this context the number of torch's threads may be set; afterwards it is as before."""
+    """Context manager: restore the number of torch's threads afterwards."""
     before = torch.get_num_threads()
     try:
         yield

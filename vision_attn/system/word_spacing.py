@@ -1,4 +1,4 @@
-"""The text of a caption's words: with spaces between them, or without, as the script demands."""
+"""Join words to the text of a caption, with spaces or without, depending on the script."""
 
 import re
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Tasks, which are trained and evaluated: a model, its criteria and its evaluators, put together."""
+"""Tasks, which the engine trains and evaluates: a model with its loss, metrics and pictures."""

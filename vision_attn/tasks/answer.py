@@ -22,28 +22,32 @@ from vision_attn.viz.memory_hops import AnsweredImage, AnsweredStory, write_imag
 
 
 class Judged(NamedTuple):
-    """The measurements of the answers to a batch."""
+    """The answers to a batch, compared with the right ones."""
 
     wrong: Bool[Tensor, "B"]
     nll: Float[Tensor, "B"]
     hits: Float[Tensor, "B K N"]
-    """Whether the largest weight of a hop is on the n-th fact that the answer follows from; see `on_largest`."""
+    """Whether the largest weight of a hop is on the n-th supporting fact, from which the answer follows; see
+    `on_largest`."""
     on_support: Float[Tensor, "B K"]
-    """Whether the largest weight of a hop is on any of these facts."""
+    """Whether the largest weight of a hop is on any supporting fact."""
     known: Bool[Tensor, "B"]
-    """Whether it is known from which facts the answer follows."""
+    """Whether the supporting facts of the question are known."""
     kinds: tuple[str, ...]
 
 
 def on_largest(
     alpha: Float[Tensor, "B K L"], real: Bool[Tensor, "B L"], facts: Bool[Tensor, "B N L"]
 ) -> Float[Tensor, "B K N"]:
-    """Return whether the largest weight of each hop is on one of each set of `facts`: 1 or 0. If several facts have the
-    largest weight, return the share of them that is in the set.
+    """Return 1 if the largest weight of a hop is on a fact of a set, else 0. If several facts have the largest weight,
+    return the share of them that is in the set.
 
-    The share is the mean score of a random choice among equal weights, so a map that is even everywhere scores as
-    chance does (as in `metrics.attention.AttentionCorrectness`). Padding, where `real` is False, does not count: scores
-    of the linear start may all be negative, and then that of padding, 0, would be the largest.
+    The share is the expected score of a random choice among equal weights, so a uniform map scores at chance (as in
+    `metrics.attention.AttentionCorrectness`). Padding does not count: the scores of the linear start may all be
+    negative, and then the 0 of padding would be the largest.
+
+    real: True at facts, False at padding.
+    facts: N sets of facts.
     """
     alpha = alpha.masked_fill(~real[:, None], -torch.inf)
     largest = (alpha == alpha.amax(dim=-1, keepdim=True)) & real[:, None]
@@ -58,7 +62,7 @@ class Answering(Task):
     which the answer follows: a sentence, or a region whose centre lies in the box of an object. Padding never has the
     largest weight, and equal weights count by their share (see `on_largest`).
 
-    model: is constructed with the number of words, and with the size of a fact; see `Answerer`.
+    model: constructed with the number of words and the size of a fact; see `Answerer`.
     encoder: images -> annotation vectors, which are the facts; None where facts are the sentences of a story.
     """
 
@@ -124,8 +128,7 @@ class Answering(Task):
         )
 
     def _support(self, batch: QuestionBatch) -> Bool[Tensor, "B N L"]:
-        """Return the facts from which the answer follows: sentences, or regions whose centres lie in the boxes of
-        objects."""
+        """Return the supporting facts: sentences, or regions whose centres lie in the boxes of objects."""
         if batch.boxes is None or self.encoder is None:
             assert batch.support is not None
             return batch.support
@@ -136,11 +139,11 @@ class Answering(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Judged], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, also for each kind of question if there are several; nll;
-        and, where it is known from which facts answers follow, for each hop the share whose largest weight is on one of
-        them. `linear` is 1 for a model without the softmax of its hops; others have no such metric.
+        and, where supporting facts are known, for each hop the share of questions in which its largest weight is on one
+        of them. A model without the softmax of its hops also has the metric `linear`, 1.
 
         With a folder, write hops.json: for each hop, the share of questions in which its largest weight is on the
-        first, the second, .. of the facts from which the answer follows, in the order in which they lead to it.
+        first, the second, .. supporting fact, in the order of the reasoning.
         """
         judged = list(predictions)
         if not judged:

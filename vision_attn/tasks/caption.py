@@ -1,4 +1,5 @@
-"""The task of captioning: trains a captioner on the criteria that its config lists, and judges decoded captions."""
+"""`Captioning`, the task of captioning: trains a captioner on the criteria of its config, and evaluates decoded
+captions."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -33,24 +34,25 @@ from vision_attn.tasks.loss_terms import Terms
 class Captioning(Describing):
     """An encoder, a captioner, the criteria that train it and the evaluators that judge it.
 
-    encoder: images -> annotation vectors (or they come from a cache).
-    model: is called with the sizes of the vocabulary and of an annotation vector.
-    criteria: the terms of the loss by name, each called with the model; the loss is their sum. By default those of Xu
-        et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled regions (eq. 12). If all
-        of them sample captions, the model does not run on the given captions.
+    encoder: images -> annotation vectors (which may also come from a cache).
+    model: constructed with the sizes of the vocabulary and of an annotation vector.
+    criteria: the terms of the loss by name, each constructed with the model; the loss is their sum. By default the
+        terms of Xu et al. 2015: likelihood, doubly stochastic penalty (eq. 14), and REINFORCE of sampled regions
+        (eq. 12). If all terms sample captions, the model does not run on the given captions.
     evaluators: metrics in addition to the built-in ones, by name.
     beams: the width of the beam search that decodes captions.
     max_words: the largest number of words of a caption.
     min_words: the smallest number of words of a caption.
-    no_repeat: the size of n-grams that may not occur twice in a caption; 0: all may.
-    content_once: whether a content word occurs at most once in a caption; content words are all but the function words
-        of the captions' language (`vocabulary.function_words`). For photographs; scenes may have two stars.
-    length_power: a beam search takes the caption with the highest log p / length ** length_power.
-    diversity: for diverse captions, how much less likely a word counts for each caption that has just used it, in nats.
-    temperature: for sampled captions; below 1, likely words become likelier.
-    top_p: for sampled captions, the share of probability of the likeliest words among which a word is sampled.
+    no_repeat: the size of n-grams that may not occur twice in a caption; 0: no limit.
+    content_once: whether a content word occurs at most once in a caption; content words are all words except the
+        function words of the captions' language (`vocabulary.function_words`). For photographs, not for drawn scenes,
+        which may have two stars.
+    length_power: a beam search returns the caption with the highest log p / length ** length_power.
+    diversity: for diverse captions, the penalty in nats on a word for each group of beams that has just used it.
+    temperature: for sampled captions; divides the logits, so that below 1 likely words become likelier.
+    top_p: for sampled captions, a word is sampled from the likeliest words that together have this probability.
     word_vectors: a file in GloVe's text format, whose vectors initialise the embedding, unless the run starts from
-        another.
+        another run.
     validate_with: the caption metrics computed in training; `evaluate` with a folder computes all.
     """
 
@@ -86,7 +88,7 @@ class Captioning(Describing):
             beams, max_words, min_words, no_repeat, length_power, diversity, temperature, top_p, content_once
         )
         self.vocabulary = source.vocabulary
-        if content_once and not self.vocabulary.kind.content:
+        if content_once and not self.vocabulary.splitter.content:
             raise UserError("task.content_once is for words, and data.words makes parts of words: leave one out")
         self.content_words: frozenset[str] = source.content_words
         self.encoder = encoder
@@ -152,8 +154,8 @@ class Captioning(Describing):
 
     @torch.no_grad()
     def captured_batch(self, batch: Batch) -> CaptionBatch:
-        """Return the tensors of a batch, with words padded to one of few lengths, and the samples of a criterion, which
-        cannot be captured."""
+        """Return the tensors of a batch for a captured step: words padded to one of a few lengths, and the captions
+        that a criterion has sampled, because sampling cannot be captured."""
         images, words = batch.images, batch.words
         lengths, crops = getattr(batch, "lengths", None), getattr(batch, "crops", None)
         if lengths is None:
@@ -224,7 +226,7 @@ class Captioning(Describing):
     @torch.no_grad()
     def judge(self, predictions: Iterable[PredictedCaptions], folder: Path | None = None) -> dict[str, float]:
         """Compute metrics of decoded captions, the likelihood of the references and, where the boxes of objects are
-        known, whether attention lies in them. With a folder, compute all metrics, and write captions.json."""
+        known, the share of attention in them. With a folder, compute all metrics, and write captions.json."""
         standard = partial(self.standard_evaluators, folder is not None)
         metrics = evaluated(predictions, standard, self.evaluators, folder)
         if line := self._on_language(folder is not None):
@@ -242,7 +244,7 @@ class Captioning(Describing):
             why = f"it knows English, and {language.not_english}" if language.not_english else language.terse
             return f"task.validate_with: METEOR says little here: {why}" if why and not told else ""
         name, words = language.name, self.vocabulary.function_words
-        if name in ("", "english") or words != FUNCTION_WORDS or not self.vocabulary.kind.content:
+        if name in ("", "english") or words != FUNCTION_WORDS or not self.vocabulary.splitter.content:
             return ""
         return (
             f"the references are {name.capitalize()}, and content words of captions are told by the function words of "
@@ -252,9 +254,9 @@ class Captioning(Describing):
     def standard_evaluators(self, full: bool) -> list[Evaluator]:
         """Return the evaluators that every evaluation has.
 
-        full: with all metrics, also those that take long.
+        full: whether to include the metrics that take long.
         """
-        names, words = None if full else self.validate_with, self.vocabulary.kind
+        names, words = None if full else self.validate_with, self.vocabulary.splitter
         scores = CaptionScores(names, words.scored, self.unit, language=self.language)
         standard = [scores, ReferenceLikelihood(), CutShort(full), Motion(), Pointing()]
         return [*standard, MapInformation()] if full else standard

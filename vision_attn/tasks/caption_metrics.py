@@ -1,4 +1,4 @@
-"""The metrics of a task of captions: those of its evaluators and criteria, over all batches of an evaluation."""
+"""Collect the metrics of evaluators and criteria over all batches of an evaluation of captions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +43,7 @@ class EvaluatorGroup:
     def metrics(self, *, full: bool, folder: Path | None = None, notes: bool = True) -> dict[str, float]:
         """Return all metrics.
 
-        full: whether an added evaluator that fails is NaN, with a warning.
+        full: whether the metrics of an added evaluator that fails are NaN, with a warning, instead of an error.
         folder: the folder into which evaluators write their inputs.
         notes: whether to print the remarks of evaluators.
         """
@@ -77,7 +77,8 @@ def evaluated(
     """Return all metrics and, for data with several sources, those of each source as `NAME_SOURCE`. Raises UserError if
     there is no prediction.
 
-    standard, added: make evaluators, the latter by name. With a folder, one of `added` that fails is NaN, with a
+    standard: makes the evaluators that every evaluation has.
+    added: make the evaluators of the config, by name. With a folder, the metrics of one that fails are NaN, with a
         warning.
     folder: the folder into which the evaluators of all images write their inputs; None: they write nothing.
     """

@@ -1,4 +1,4 @@
-"""Pages, pictures and figures of captioned images: the photograph of each, with the maps of its words."""
+"""Draw pages, pictures and figures of captioned images: each photograph with the maps of its words."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from vision_attn.viz.figures.paper import Paper
 from vision_attn.viz.page import PageItem
 
 PICTURE = 896
-"""The least side in pixels to which a photograph is reduced for pictures: twice the size at which pages show it."""
+"""The smallest side, in pixels, of a reduced photograph: twice the size at which pages show it."""
 
 
 def write_pages(
@@ -33,7 +33,9 @@ def write_pages(
     way: str,
     **options: Any,
 ) -> list[Path]:
-    """Write a sheet for each image and one page of all; see `pictured`.
+    """Write a sheet for each image and one page of all.
+
+    batch, described, encoder: as for `pictured`.
 
     way: how maps are made, in words.
     options: `overlay` and `scale`.
@@ -68,9 +70,12 @@ def _items(batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: En
 def pictured(
     batch: CaptionBatch, described: Sequence[DecodedCaption], encoder: Encoder | Task
 ) -> list[tuple[Image.Image, DecodedCaption, Extent]]:
-    """Return each photograph, or drawn image, with its caption, and the part of it that the encoder sees, in which the
-    maps lie. A film becomes its frames, as the encoder sees them. See `_over_objects` for annotation vectors that
-    another program computed.
+    """Return the picture of each image, its caption, and the part of the picture that the encoder sees and the maps
+    cover. A film becomes its frames side by side. See `_over_objects` for annotation vectors that another program
+    computed.
+
+    batch: the images, as files or tensors.
+    described: their decoded captions.
 
     encoder: an encoder, or a task that sees photographs by its `fit`.
     """

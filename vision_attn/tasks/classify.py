@@ -39,24 +39,24 @@ class ClassifiedImage(NamedTuple):
 
 class Classification(Task):
     """Trains a classifier with the hybrid loss of RAM (Mnih et al. 2014): cross-entropy after the last glimpse, plus
-    REINFORCE for the locations of glimpses (eq. 2 and eq. 3), whose expected reward is that paper's eq. 1.
+    REINFORCE for the locations of glimpses (eq. 2 and eq. 3), which maximises the expected reward of eq. 1.
 
-    model: is constructed with the shape (C, Y, X) of an image and the number of classes.
+    model: constructed with the shape (C, Y, X) of an image and the number of classes.
     copies: Monte Carlo copies of each image in training. Each is run as often as the baseline of `reinforce` needs.
     early_weight: weight of the mean cross-entropy after the glimpses before the last. Differs from the paper, where it
         is 0.
-    box_weight: weight of the squared distance between the locations that the model chooses (means of its policy, or
-        centres of windows) and the box of the object; 0 inside the box. Images are 2 wide. Differs from the papers,
-        whose models are not told where the object is: results with it are another kind of result. Needs a source that
-        knows boxes; an image without a known box counts as 0.
+    box_weight: weight of the squared distance, in coordinates from -1 to 1, between the locations that the model
+        chooses (means of its policy, or centres of windows) and the box of the object; 0 inside the box. Needs a source
+        that knows boxes; an image without a known box counts as 0. Differs from the papers, whose models are not told
+        where the object is, so their results cannot be compared with these.
     reward: "last" rewards the answer after the last glimpse, as in the paper; "each" rewards the answer after every
-        glimpse, which counts for that glimpse and those before it.
+        glimpse, and credits that glimpse and the earlier ones.
     reward_by: "answer" is 1 if the most likely class is correct and 0 otherwise, as in the paper. "probability" is the
         probability of the correct class: the expectation of the 0/1 reward if the answer were sampled. It has lower
         variance, and separates good glimpses from bad ones long before answers change.
-    at_test: the answer on which `error` is measured. "mean": glimpses at the means of the policy. "sample": sampled
-        glimpses. "copies": the mean answer of `test_copies` copies with sampled glimpses. Evaluation with a folder
-        reports all three.
+    at_test: how glimpses are chosen when `error` is measured. "mean": at the means of the policy. "sample": sampled.
+        "copies": sampled, and the answers of `test_copies` copies are averaged. Evaluation with a folder reports all
+        three.
     """
 
     kind = "classifier"
@@ -163,8 +163,10 @@ class Classification(Task):
     def _rewards(
         self, reward: Float[Tensor, "B R T"], glance: ClassifierOutput
     ) -> Float[Tensor, "B R"] | Float[Tensor, "B R samples"]:
-        """Return one reward for each row, or one for each sampled location: that of the glimpse taken there. reward:
-        one for each glimpse (Mnih et al. 2014, the rewards of eq. 1)."""
+        """Return one reward for each row or, with `reward` "each", one for each sampled location.
+
+        reward: the reward of each glimpse (Mnih et al. 2014, the rewards of eq. 1).
+        """
         if self.reward == "last":
             return reward[..., -1]
         assert glance.choice is not None
@@ -199,13 +201,12 @@ class Classification(Task):
     @torch.no_grad()
     def judge(self, predictions: Iterable[Counts], folder: Path | None = None) -> dict[str, float]:
         """Compute the error in percent with its 95% interval, the pixels read from an image, and the multiply-adds of
-        an answer. For a model that takes glimpses and a source that knows boxes also `last_glimpse_on_digit`: of the
-        correct answers, the share whose last glimpse is centred in the box of the digit or object.
+        an answer. For a model that takes glimpses and a source that knows boxes also `last_glimpse_on_digit`: the share
+        of correct answers whose last glimpse is centred in the box of the digit or object.
 
-        With a folder, also compute the error of each value of `at_test` if the model samples glimpses, and
-        `answer_entropy`, the entropy of the last answer in nats; write the error after each glimpse and the glimpse's
-        information (`after_glimpses`) to glimpses.json, and how many images of each class got each answer to
-        confusion.json.
+        With a folder, also compute `answer_entropy`, the entropy of the last answer in nats, and, if the model samples
+        glimpses, the error for each value of `at_test`. Write the error after each glimpse and its information
+        (`after_glimpses`) to glimpses.json, and the confusion matrix to confusion.json.
         """
         predictions = iter(predictions)
         total = next(predictions, None)
@@ -245,7 +246,7 @@ class Classification(Task):
             complain(f"all {int(answered.sum()):,} answers are {names[int(answered.argmax())]}: train it for longer")
 
     def seen(self, pixels: Sliced) -> Float[Tensor, "1 C Y X"] | Images:
-        """Return one image as the model sees it: as it is if the model takes images of any size, else resized."""
+        """Return one image as the input of the model: unchanged if the model takes images of any size, else resized."""
         device, shape = next(self.parameters()).device, self.image_shape
         if self.model.any_size:
             return Images([pixels], shape[0], device)
@@ -258,7 +259,11 @@ class Classification(Task):
         seed: int,
         given: Float[Tensor, "B T P"] | None = None,
     ) -> list[ClassifiedImage]:
-        """Classify images as `at_test` says. Samples depend on the seed alone. given: see `Classifier.forward`."""
+        """Classify images with glimpses as `at_test` says.
+
+        seed: of sampled glimpses, which depend on nothing else.
+        given: see `Classifier.forward`.
+        """
         places = {} if given is None else {"given": given}
         with self.seeded(seed):
             glance = self.model(images, **self.options(self.at_test), **places)
@@ -274,15 +279,16 @@ class Classification(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """Write pictures of where the model looked in each image and what it saw there: see `write_classified`. Of
-        several copies, the first is shown. Glimpses are sampled again: an answer may differ from the measured one."""
+        """Write pictures of each image with the locations of glimpses and their pixels: see `write_classified`. Of
+        several copies, the first is shown. Glimpses are sampled again, so an answer may differ from the measured
+        one."""
         glance, sampled = self.model(batch.images, **self.options(self.at_test)), self.at_test != "mean"
         view, labels = self.model.view(batch.images, glance), batch.labels.tolist()
         return write_classified(folder, batch.images, glance, view, labels, self.class_names, sampled=sampled)
 
     @torch.no_grad()
     def figure(self, batch: Batch, paper: Paper) -> Any:
-        """Draw where the model looked in each image, and the patches that it saw, as `show` samples them."""
+        """Draw the locations of glimpses in each image, and their patches, as `show` does."""
         from vision_attn.viz.figures.glimpses import glimpses_figure, reads_figure  # imports matplotlib
 
         glance = self.model(batch.images, **self.options(self.at_test))
@@ -300,12 +306,12 @@ class Classification(Task):
         return self.class_names[number] if self.class_names else str(number)
 
     def options(self, mode: Testing) -> dict[str, int | str]:
-        """Return the arguments with which the model answers in the given `mode`."""
+        """Return the arguments of the model's `forward` for a value of `at_test`."""
         return {"rows": self.test_copies} if mode == "copies" else {"mode": mode}
 
     def _cost(self, images: Float[Tensor, "1 C Y X"] | Images) -> dict[str, float]:
-        """Return the cost of one answer of the kind on which `error` is measured. It is measured once for each size of
-        images; the random state is unchanged."""
+        """Return the cost of one answer with glimpses as `at_test` says. It is measured once for each size of images,
+        without changing the random state."""
         options = self.options(self.at_test)
         size = tuple(images.extents[0].tolist()) if isinstance(images, Images) else tuple(images.shape[1:])
         key = (size, *options.items())

@@ -1,4 +1,4 @@
-"""The computational cost of a model: counts the multiply-adds of each layer while the model runs."""
+"""Measure the computational cost of a model: count the multiply-adds of its layers while it runs."""
 
 from contextlib import ExitStack
 from math import prod
@@ -21,8 +21,8 @@ def multiply_adds(model: nn.Module, images: Float[Tensor, "B C Y X"] | Images, *
 
     Elementwise operations are not counted: biases, rectifiers, the gates of an LSTM. The retina counts four for each
     interpolated value of a patch, and three for each pixel of the wider scales of the pyramid, which are averages of
-    four pixels. If glimpses are cut out of images, each has a pyramid of its crop. A filterbank counts its batched
-    matrix products, in which each read sees all pixels.
+    four pixels. If glimpses are read from crops, each crop has its own pyramid. A filterbank counts its batched matrix
+    products, in which each read sees all pixels.
     """
     total = 0
     pyramids: set[int] = set()

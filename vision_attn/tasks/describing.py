@@ -1,4 +1,5 @@
-"""`Describing`: decodes captions of images, as text and words, with their maps on the grid of regions."""
+"""`Describing`, the part of captioning tasks that decodes captions of images: text and words, with maps on the grid of
+regions."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -28,7 +29,7 @@ from vision_attn.viz.figures.paper import Paper
 
 
 class Describing(Task):
-    """A task whose captioner decodes captions of images. `Captioning` trains and evaluates it."""
+    """A task whose captioner decodes captions of images. `Captioning` adds training and evaluation."""
 
     encoder: Encoder
     model: Captioner
@@ -56,8 +57,12 @@ class Describing(Task):
         return self.encoder.fit
 
     def regions(self, images: Tensor, crops: Float[Tensor, "B 4"] | None = None) -> Float[Tensor, "B L D"]:
-        """Compute annotation vectors of uint8 images (B, 3, S, S), of `crops` of images, of films (B, F, 3, S, S), or
-        of their entries in a cache: outputs of `encoder.frozen_part()`."""
+        """Compute annotation vectors.
+
+        images: uint8 images (B, 3, S, S), films (B, F, 3, S, S), or their entries in a cache: outputs of
+            `encoder.frozen_part()`.
+        crops: the part of each image to encode; None: all of it.
+        """
         if images.dtype == torch.uint8:
             return self.encoder(images if crops is None else cropped(images, crops))
         regions, number = self.encoder.finish(images.float()), prod(self.encoder.layout)
@@ -79,13 +84,13 @@ class Describing(Task):
         """Return the best caption of each of uint8 images (B, 3, S, S), films, or their entries in a cache: see
         `regions`.
 
-        captions: return a list of this number of captions of each image, best first; fewer if the beam finds no more,
-            or if captions of different groups are equal.
-        strategy: "best", the best captions of a beam, which is at least as wide; "diverse", the best caption of each of
-            as many groups of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
+        captions: return a list of this number of captions for each image, best first; fewer if the beam finds no more,
+            or if groups find equal captions.
+        strategy: "best", the best captions of a beam, which is at least that wide; "diverse", the best caption of each
+            of that many groups of beams (Vijayakumar et al. 2018); "sampled", independent samples, which may be equal.
         decoding: settings to use in place of this task's.
-        placed: whether `extent` tells where maps lie on the image. It is measured at the first call, which takes as
-            long as encoding 16 to 48 images.
+        placed: whether to compute `extent`, the places of the maps on the image. They are measured at the first call,
+            which takes as long as encoding 16 to 48 images.
         steering: the maps that the captioner must use; see `attention.steered`.
         """
         number = 1 if captions is None else captions
@@ -106,7 +111,9 @@ class Describing(Task):
         return self._described(self._decode(regions, decoding, 1, "best", steering), regions, placed=False)
 
     def steering(self, wanted: Wanted, seen: Sequence[Extent]) -> Steering | None:
-        """Return the maps with which to steer; None if no map is replaced.
+        """Return the maps for `describe`; None if no map is replaced.
+
+        wanted: the words and places that a user gave.
 
         seen: the part of each photograph that the encoder sees.
         """
@@ -119,14 +126,14 @@ class Describing(Task):
 
         options: `overlay` and `scale`, see `viz.attention.attention_sheet`.
         """
-        return write_pages(batch, self._shown(batch), self.encoder, folder, self.way, **options)
+        return write_pages(batch, self._shown_captions(batch), self.encoder, folder, self.way, **options)
 
     @torch.no_grad()
     def figure(self, batch: CaptionBatch, paper: Paper, **options: Any) -> Any:
         """Draw a row for each image: the map and the overlay of the word whose map is sharpest."""
-        return figure_of(batch, self._shown(batch), self.encoder, paper, self.way, **options)
+        return figure_of(batch, self._shown_captions(batch), self.encoder, paper, self.way, **options)
 
-    def _shown(self, batch: CaptionBatch) -> list[DecodedCaption]:
+    def _shown_captions(self, batch: CaptionBatch) -> list[DecodedCaption]:
         """Return the captions that pictures show."""
         likeliest = next((mode for mode in ("argmax", "mode") if mode in self.model.modes), None)  # "mode" until 1.1
         with self.model.in_mode(likeliest) if likeliest and self.model.mode == "expectation" else nullcontext():
@@ -154,7 +161,7 @@ class Describing(Task):
 
     @cached_property
     def content_ids(self) -> list[int]:
-        """The ids of the words that are no function words."""
+        """The ids of the content words."""
         words, function_words = self.vocabulary.words, self.vocabulary.function_words
         return [index for index, word in enumerate(words) if index > UNKNOWN and is_content(word, function_words)]
 
@@ -186,9 +193,11 @@ def described(
     *,
     placed: bool = True,
 ) -> list[DecodedCaption]:
-    """Return the caption of each image in a row of `decoded`, 0 being the best, with its maps, without padding.
+    """Return one decoded caption of each image as text and words, with its maps, without padding.
 
-    placed: whether `extent` tells where maps lie on the image; see `Describing.describe`.
+    row: the row of `decoded`; 0 is the best caption.
+
+    placed: whether to compute `extent`; see `Describing.describe`.
     """
     sizes = real_regions(regions).sum(dim=1).tolist() if encoder.pads else [None] * len(regions)
     best = Decoded._make(None if field is None else field[:, row].cpu() for field in decoded)
@@ -219,9 +228,9 @@ def described(
 
 
 def complete(captions: Sequence[DecodedCaption], *, different: bool) -> list[DecodedCaption]:
-    """Return the captions of an image that the search found, at least one.
+    """Drop the empty rows of an image's captions, but keep at least one.
 
-    different: without captions that equal an earlier one.
+    different: whether to drop repeated captions as well.
     """
     decoded = [caption for caption in captions if caption.score is not None] or [captions[0]]
     if not different:

@@ -25,10 +25,10 @@ from vision_attn.tasks.caption import Captioning
 
 
 def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, Source]:
-    """Build an ensemble of trained captioners. Returns it, and its data.
+    """Build an ensemble of trained captioners. Return the ensemble and its data.
 
-    Captions are decoded with the settings of the first of `tasks`, whose data is `source`. Runs with equal encoders
-    share one. Raises UserError if the vocabularies differ, or for runs that read lines.
+    Captions are decoded with the settings of the first task, whose data is `source`. Tasks with equal encoders share
+    one. Raises UserError if the vocabularies differ, or for runs that read lines.
     """
     first = tasks[0]
     if any(-1 in task.encoder.grid and not task.encoder.pads for task in tasks):
@@ -70,7 +70,7 @@ def ensemble(tasks: Sequence[Captioning], source: Source) -> tuple[Captioning, S
 
 
 class Together(Source):
-    """The data of one source as several encoders see it. Each encoder has its own cache of annotation vectors."""
+    """The data of one source for several encoders, each with its own cache of annotation vectors."""
 
     tasks: Sequence[Captioning]
     encoder: Concatenated
@@ -98,7 +98,8 @@ class Together(Source):
         return Counted(batches, len(parts[0])) if isinstance(parts[0], Sized) else batches
 
     def _joined(self, parts: Sequence[Iterable[Batch]]) -> Iterator[Batch]:
-        """Yield batches of annotation vectors, or of pixels if all encoders take the same."""
+        """Join the batches of all encoders: their annotation vectors side by side, or pixels if all encoders take the
+        same ones."""
         for batches in zip(*parts, strict=True):
             batch = batches[0]
             if any(other.ids != batch.ids for other in batches):
@@ -128,7 +129,7 @@ def _distinct(tasks: Sequence[Captioning]) -> list[list[Captioning]]:
 
 
 def _shares(encoders: Sequence[Encoder]) -> list[Share]:
-    """Return the share of each encoder in the annotation vectors of all."""
+    """Return the part of the joined annotation vectors that comes from each encoder."""
     ends = list(accumulate((encoder.region_size for encoder in encoders), initial=0))
     return [
         Share(None if encoder.pads else prod(encoder.layout), slice(first, last))

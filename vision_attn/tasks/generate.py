@@ -31,7 +31,7 @@ GUIDE = "A rectangle is the grid of filters, its line as thick as their sigma: o
 
 
 class PredictedDrawings(NamedTuple):
-    """The model's drawings of a batch, as far as they are measured."""
+    """The measurements of the model's reconstructions of a batch."""
 
     log_prob: Float[Tensor, "B"]
     """log p(x | c_T), in nats."""
@@ -44,13 +44,12 @@ class Generation(Task):
     """Trains a model such as DRAW on the bound -log p(x) <= -log p(x | c_T) + sum_t KL(q(z_t) || p(z_t)), in nats, a
     mean over images (Gregor et al. 2015, eq. 12: the sum of eq. 9 and eq. 10).
 
-    model: is constructed with the shape (C, Y, X) of an image. Photographs (`LabelledImages`) must have one size; they
-        are converted to grey (1, Y, X), and their labels are not used.
-    binarisation: of training images: "stochastic" samples new binary pixels each time that an image occurs, "fixed"
-        gives the same pixels every time. Evaluation always uses fixed binarisation. It differs from the files of
-        Salakhutdinov and Murray (2008), but was sampled in the same way.
-    importance_samples: the number of samples of each image for the estimate of log p(x), which evaluation with a folder
-        computes.
+    model: constructed with the shape (C, Y, X) of an image. Photographs (`LabelledImages`) must have one size; they are
+        converted to grey (1, Y, X), and their labels are not used.
+    binarisation: "stochastic" samples the binary pixels of a training image anew each time, "fixed" only once.
+        Evaluation is always fixed. The fixed pixels are not those of Salakhutdinov and Murray (2008), but were sampled
+        in the same way.
+    importance_samples: the number of samples of each image for the estimate of log p(x) in an evaluation with a folder.
     importance_images: the number of images for this estimate, taken from the start of the split (None: all).
     """
 
@@ -160,7 +159,7 @@ class Generation(Task):
 
         Its expectation lies between the bound and log p(x), and approaches log p(x) as k grows.
 
-        sampled: is called after each of the k samples.
+        sampled: called after each of the k samples.
         """
         weights = []
         for _ in range(self.importance_samples):
@@ -171,8 +170,8 @@ class Generation(Task):
 
     @torch.no_grad()
     def show(self, batch: Batch, folder: Path) -> list[Path]:
-        """Write pictures of how images are drawn, and first a page that shows them: new images, as many as the batch
-        has, as strips and as an animation; and the reconstructions of the batch, as strips."""
+        """Write pictures of how images are drawn: as many new images as the batch has, as strips and as an animation,
+        and the reconstructions of the batch as strips. Return their paths, first that of a page with all of them."""
         new = self.model.sample(len(batch.images), generator=torch.Generator().manual_seed(0))
         images = fixed(self.drawable(batch.images))
         reconstructed = self.model(images)
@@ -202,8 +201,8 @@ class Generation(Task):
 
 
 def shape_drawn(source: Source) -> tuple[int, int, int]:
-    """Return the shape (C, Y, X) in which images of a source are drawn. Raises UserError if they have no single
-    size."""
+    """Return the shape (C, Y, X) of the images that a model learns to draw. Raises UserError if images of the source
+    differ in size."""
     if isinstance(source, LabelledImages):
         return (1, *source.at_one_size()[1:])
     if source.image_shape is None or 0 in source.image_shape:

@@ -1,4 +1,5 @@
-"""Captioners of transformers as a task: they caption, are evaluated and are drawn as captioners trained here."""
+"""Captioners of the transformers library as a task, so that they caption and are evaluated like captioners trained
+here."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,18 +36,18 @@ from vision_attn.viz.figures.paper import Paper
 log = logging.getLogger(__name__)
 
 ROWS = 64
-"""The most captions that are generated at once, all beams counted."""
+"""The largest number of captions that are generated at once, counting all beams."""
 OPTIONS = {
     "beams": "num_beams", "max_words": "max_new_tokens", "min_words": "min_new_tokens",
     "no_repeat": "no_repeat_ngram_size", "length_power": "length_penalty", "temperature": "temperature",
     "top_p": "top_p",
 }  # fmt: skip
-"""The names that the settings of decoding have in `generate` of transformers."""
+"""The names of the settings of `Decoding` in `generate` of transformers."""
 
 
 @dataclass(frozen=True)
 class Generating(Decoding):
-    """The settings of decoding, whose words are tokens here, and the prompt."""
+    """The settings of decoding, counted in tokens instead of words, and the prompt."""
 
     prompt: str = ""
     """The beginning of the caption, or the text that asks for it."""
@@ -54,7 +55,8 @@ class Generating(Decoding):
 
 @dataclass(frozen=True)
 class PretrainedSettings:
-    """The settings with which a captioner of transformers is opened and generates. None: the model's own setting."""
+    """The settings for opening a captioner of transformers and for generating with it. None: the model's own
+    setting."""
 
     prompt: str | None = None
     """The beginning of the caption, or the text that asks for it."""
@@ -64,7 +66,7 @@ class PretrainedSettings:
     """Where its layers lie, such as "auto" for several GPUs; it needs the package accelerate."""
     beams: int | None = None
     max_words: int | None = None
-    """The largest number of words. Here, and in the next two settings, words are tokens."""
+    """The largest number of tokens. The next two settings count tokens, too."""
     min_words: int | None = None
     no_repeat: int | None = None
     length_power: float | None = None
@@ -73,15 +75,15 @@ class PretrainedSettings:
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """The settings of decoding that differ from the model's own."""
+        """The settings of decoding that are not None."""
         names = ("prompt", *OPTIONS)
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class PretrainedCaptioning(Task):
-    """A captioner of transformers. Its own processor prepares whole photographs, and it generates with its own
-    settings, some of which `decoding` changes. A map is the attention of a word to the image, the mean over heads and
-    layers, as weights that sum to 1."""
+    """A captioner of transformers. Its own processor prepares whole photographs. It generates with its own settings,
+    except those that `decoding` changes. The map of a word is its attention to the image, averaged over heads and
+    layers and normalised to sum to 1."""
 
     kind = "captioner"
     verb = "caption"
@@ -116,7 +118,7 @@ class PretrainedCaptioning(Task):
 
     @property
     def encoder(self) -> "PretrainedCaptioning":
-        """Itself, as the encoder of which a source asks how to read pictures: as they are, without a cache."""
+        """The task itself. A source asks its `encoder` how to read pictures: unchanged, without a cache."""
         return self
 
     def frozen_part(self) -> None:
@@ -161,7 +163,7 @@ class PretrainedCaptioning(Task):
         return captions_of if captions is not None else [several[0] for several in captions_of]
 
     def _options(self, decoding: Generating, number: int, strategy: Strategy) -> dict[str, Any]:
-        """Return the arguments of `generate` for the settings that differ from the model's own."""
+        """Return the arguments of `generate` for the settings that are not the model's own."""
         given, own = asdict(decoding), asdict(self.usual)
         for name in given.keys() - OPTIONS.keys() - {"prompt"}:
             if given[name] != own[name]:
@@ -262,8 +264,8 @@ def _described(written: Written, extent: Extent, length_power: float) -> Decoded
 
 
 def _references(batch: CaptionBatch) -> list[list[str]]:
-    """Return the first R captions of each image as written, repeated where it has fewer: those on which a captioner of
-    this package is measured."""
+    """Return the first R captions of each image as written, repeated if an image has fewer: the same captions on which
+    a captioner of this package is measured."""
     rows = range(batch.words.shape[1])
     return [[captions[row % len(captions)] for row in rows] for captions in batch.references]
 
@@ -275,7 +277,10 @@ def _places_of_words(references: Sequence[Sequence[str]]) -> Int[Tensor, "B R T"
 
 
 def _pictures(images: Tensor | np.ndarray) -> Iterator[Image.Image]:
-    """Yield the pictures of a batch: as a source of photographs reads them, or drawn ones (B, 3, Y, X)."""
+    """Yield the images of a batch as pictures.
+
+    images: arrays as a source of photographs reads them, or a tensor of drawn images (B, 3, Y, X).
+    """
     for image in images:
         drawn = isinstance(image, Tensor)
         yield Image.fromarray(image.permute(1, 2, 0).cpu().numpy()) if drawn else image

@@ -1,4 +1,4 @@
-"""The words and places at which a user makes a captioner look: checked, and converted to maps over its regions."""
+"""Steer a captioner: check the places that a user gives for words, and convert them to maps over its regions."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
@@ -49,7 +49,7 @@ class Wanted:
     def steering(
         self, layout: tuple[int, int, int], extent: Extent, seen: Sequence[Extent], heads: int = 1
     ) -> Steering | None:
-        """Return the maps of images; None if nothing is steered.
+        """Return the maps for each image; None if nothing is steered.
 
         layout: frames, rows and columns of regions.
         extent: where the regions lie on the part of a photograph that the model sees.
@@ -69,7 +69,7 @@ class Wanted:
         return Steering(alpha, self.strength * alpha.any(dim=-1))
 
     def _maps(self, layout: tuple[int, int, int], grid: RegionGrid) -> dict[int, Float[Tensor, "K L"]]:
-        """Return the map of each word: one for each of several heads, or one for all."""
+        """Return the map of each word: one for each of K heads, or one for all of them."""
         made: dict[int, Tensor] = {}
         maps: dict[int, Tensor] = {}
         for number, place in self.places.items():
@@ -95,7 +95,7 @@ def _numbers(words: Any, most: int) -> range:
 
 
 def _checked(place: Any, words: Any) -> tuple[float, ...] | Tensor:
-    """Return a point or box as numbers, a mask as a tensor of floats."""
+    """Check a place. Return a point or box as numbers, a mask as a tensor of floats."""
     where = f"attend, word {words}"
     try:
         array = torch.as_tensor(place if isinstance(place, Tensor) else np.asarray(place)).detach().cpu()
@@ -134,7 +134,7 @@ def _map_of(
         raise UserError(f"word {number}: a box is x0 < x1, y0 < y1 from -1 to 1, not {at}")
     on_grid = grid.at_point(*at) if len(at) == 2 else grid.on_mask(torch.ones(1, 1), Extent(*at))
     if on_grid is None:
-        raise _unseen(place, number, grid.seen)
+        raise _unseen_error(place, number, grid.seen)
     chosen = torch.ones(frames, dtype=torch.float64) / frames
     if frame is not None:
         chosen = torch.zeros(frames, dtype=torch.float64).index_fill(0, torch.tensor(int(frame) - 1), 1)
@@ -142,7 +142,7 @@ def _map_of(
 
 
 def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, number: int) -> Float[Tensor, "K L"]:
-    """Return the map of a mask. A mask that has the shape of the model's maps is a map itself; any other lies on the
+    """Return the map of a mask. A mask in the shape of the model's maps is used as a map; any other mask covers the
     whole photograph."""
     own = layout if layout[0] > 1 else layout[1:]
     if mask.dim() not in (len(own), len(own) + 1) or (layout[0] > 1 and mask.shape[-3] != layout[0]):
@@ -158,7 +158,7 @@ def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, numbe
         else:
             on_grid = [grid.on_mask(frame) if frame.any() else None for frame in head.reshape(-1, *head.shape[-2:])]
             if all(frame is None for frame in on_grid):
-                raise _unseen("this mask", number, grid.seen)
+                raise _unseen_error("this mask", number, grid.seen)
             shares = [float(frame.sum()) for frame in head.reshape(-1, *head.shape[-2:])]
             zeros = torch.zeros(layout[1:], dtype=torch.float64)
             weighed = [zeros if frame is None else share * frame for frame, share in zip(on_grid, shares, strict=True)]
@@ -166,7 +166,7 @@ def _of_mask(mask: Tensor, layout: tuple[int, int, int], grid: RegionGrid, numbe
     return torch.stack(maps)
 
 
-def _unseen(place: Any, number: int, seen: Extent) -> UserError:
+def _unseen_error(place: Any, number: int, seen: Extent) -> UserError:
     visible = (
         "the whole photograph"
         if seen == WHOLE

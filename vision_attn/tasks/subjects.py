@@ -1,4 +1,5 @@
-"""Runs as subjects of `vision-attn measure`: captioners, and classifiers that take glimpses or read windows."""
+"""The subjects of `vision-attn measure` for runs of this package: captioners, and classifiers that take glimpses or
+read windows."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,8 +31,7 @@ SIDE = 224
 
 
 def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Subject:
-    """Return the subject to measure of a run of this package. Raises UserError for tasks without an answer to an
-    image."""
+    """Return the subject of a run for `measure`. Raises UserError for tasks that do not answer images."""
     if isinstance(task, Captioning):
         check_photographs(task, name)
         return CaptionSubject(task, device)
@@ -46,8 +46,7 @@ def subject_of_run(task: Any, name: str, device: torch.device, seed: int) -> Sub
 
 
 def check_photographs(task: Captioning, name: str) -> None:
-    """Raise UserError for a captioner of films and for a reader of lines. The message says how to see where it
-    looked."""
+    """Raise UserError for a captioner of films and for a reader of lines. The message says how to see its maps."""
     if task.unit != "image":
         command = f"transcribe {name} LINE" if task.unit == "line" else f"caption {name} FILM"
         raise UserError(
@@ -158,8 +157,8 @@ class CaptionSubject(Subject):
 
 
 class GlimpseSubject(Subject):
-    """A classifier of this package that takes glimpses or reads windows. Its map "glimpses" says how often each place
-    was seen, in the finest patch of a retina or in a window."""
+    """A classifier of this package that takes glimpses or reads windows. Its map "glimpses" counts how often each place
+    was in the finest patch of a glimpse, or in a window."""
 
     own = ("glimpses",)
     task: Classification
@@ -195,10 +194,10 @@ class GlimpseSubject(Subject):
         return self._output(inputs).log_prob[:, :, -1, target].mean(dim=1)
 
     def map(self, method: str, image: Float[Tensor, "C Y X"], target: int) -> Map:
-        return Map(self._seen(image) if method == "glimpses" else self.weights(method, image, target))
+        return Map(self._seen_pixels(image) if method == "glimpses" else self.weights(method, image, target))
 
     @torch.no_grad()
-    def _seen(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "rows columns"]:
+    def _seen_pixels(self, image: Float[Tensor, "C Y X"]) -> Float[Tensor, "rows columns"]:
         images = image[None]
         glance = self._output(images)
         view = self.task.model.view(images, glance)

@@ -28,10 +28,10 @@ from vision_attn.viz.foveated import GlimpseTrace
 
 
 class Transcription(Captioning):
-    """Captioning whose words are characters: the same arguments, other metrics. `validate_with` is not used.
+    """Captioning with characters as words: the same arguments, but metrics of transcripts. `validate_with` is not used.
 
     A model that labels columns (CTC) is decoded by prefix beam search with `beams`, or by its best path if `beams` is
-    1. The only other setting of decoding that it uses is `max_words`.
+    1. Of the other settings of decoding it uses only `max_words`.
 
     The metric `error` is the character error rate in percent; see `metrics/transcripts.py`.
     """
@@ -43,7 +43,7 @@ class Transcription(Captioning):
 
     @torch.no_grad()
     def captured_batch(self, batch: CaptionBatch) -> CaptionBatch:
-        """Return the batch as for photographs, with strips padded on the right with black to one of few widths."""
+        """Return the batch as for photographs, with strips padded on the right with black to one of a few widths."""
         batch = super().captured_batch(batch)
         return batch._replace(images=padded(batch.images))
 
@@ -82,10 +82,10 @@ class Transcription(Captioning):
     def transcribed(
         self, images: Tensor, title: str, glimpses: bool = True, locations: Float[Tensor, "1 T 2"] | None = None
     ) -> list[Transcribed]:
-        """Return the transcript of each strip, with its maps, and the labels of a model that labels columns.
+        """Return the transcript of each strip with its maps and, for a model that labels columns, the labels.
 
-        glimpses: whether to add the parts that only pictures need: the glimpses, which are taken again, and where
-            columns lie on the strip.
+        glimpses: whether to add what only pictures need: the glimpses, which are taken again, and the places of columns
+            on the strip.
         locations: the locations of the first T glimpses of a single strip; NaN where the model chooses itself.
         """
         regions = self.regions(images.to(next(self.parameters()).device))
@@ -106,7 +106,7 @@ class Transcription(Captioning):
                 caption.alpha,
                 caption.log_prob if label is None else None,
                 label,
-                self._glimpsed(model, strip, len(caption.words)) if glimpses and model.num_glimpses else None,
+                self._trace(model, strip, len(caption.words)) if glimpses and model.num_glimpses else None,
                 caption.cut,
                 extent,
             )
@@ -115,7 +115,7 @@ class Transcription(Captioning):
             )
         ]
 
-    def _glimpsed(self, model: Captioner, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
+    def _trace(self, model: Captioner, regions: Float[Tensor, "1 L D"], num_words: int) -> GlimpseTrace:
         """Return the glimpses of one strip up to END."""
         taken = model.glimpses(regions, min(num_words + 1, self.decoding.max_words))
         assert taken is not None
@@ -142,8 +142,10 @@ class Transcription(Captioning):
 
 
 def compare(tasks: Mapping[str, Transcription], batch: CaptionBatch, folder: Path) -> list[Path]:
-    """Write pages of how several models, by name, align the same strips; see `write_transcripts`. All models must take
-    strips of the height of `batch`."""
+    """Write pages that compare the alignments of several models on the same strips; see `write_transcripts`.
+
+    tasks: the models by name. All must take strips of the height of `batch`.
+    """
     read = {name: task.transcribed(batch.images, name) for name, task in tasks.items()}
     strips = [
         Strip(str(key), Image.fromarray(image.permute(1, 2, 0).cpu().numpy()), items, references, boxes)

@@ -1,4 +1,4 @@
-"""Whether words follow their maps if no object has a known box: measured by an intervention on the maps of an image."""
+"""Measure whether the words of a captioner follow their maps, by replacing the maps. No boxes of objects are needed."""
 
 from collections.abc import Callable, Sequence
 from math import log
@@ -15,24 +15,25 @@ from vision_attn.geometry.places import RegionGrid
 from vision_attn.metrics.perturbations import Fill, on_pixels
 
 BLOCKS = 4
-"""The rows and columns of blocks into which an image is divided. A place is one block."""
+"""The number of rows, and of columns, of blocks into which an image is divided."""
 LIKELIER = 2.0
-"""The least factor for a word to count as likelier."""
+"""The smallest factor by which a word must be likelier to count as likelier."""
 POSSIBLE = 0.01
-"""The least probability, under one of the two maps, for a word to count as possible at a place in the caption."""
+"""The smallest probability, under one of the two maps, of a word that counts as possible at a position of the
+caption."""
 DRAWS = 4
 """The number of random places for each pair of words."""
 
 
 class Controlled(NamedTuple):
-    """The control of one word, tried in place of the other words of its caption: shares of comparisons of a map on the
-    word's own place with maps on random places."""
+    """Whether the place of a map controls one word, which is tried at the positions of the other words of its caption.
+    A map on the word's own place is compared with maps on random places; the fields are shares of these comparisons."""
 
     placed: float
-    """How often the word is likelier by `LIKELIER` under a map on its place."""
+    """How often the word is likelier by the factor `LIKELIER` under the map on its place."""
     random: float
-    """How often the word is likelier by `LIKELIER` under a map on the random place. It equals `placed` if the map
-    decides nothing."""
+    """How often the word is likelier by the factor `LIKELIER` under the map on a random place. Near `placed` if maps
+    have no effect."""
 
 
 class WordControl:
@@ -98,7 +99,7 @@ class WordControl:
         return torch.stack(on_masks).mean(dim=0).flatten().float() if on_masks else None
 
     def _found(self, image: Float[Tensor, "3 S S"], words: Int[Tensor, "T"], fill: Fill) -> Int[Tensor, "T"]:
-        """Return the block without which each word is least likely."""
+        """Return the block whose removal makes each word least likely."""
         gone = torch.eye(BLOCKS**2, dtype=torch.bool, device=image.device).unflatten(1, (BLOCKS, BLOCKS))
 
         def without(blocks: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N T"]:
@@ -115,7 +116,7 @@ class WordControl:
         pairs: Sequence[tuple[int, int]],
         maps: Float[Tensor, "N L"],
     ) -> Float[Tensor, "N"]:
-        """Return log p of the first word of each pair in place of the second one in the caption, under its map."""
+        """Return log p of the first word of each pair at the position of the second one, under its map."""
         row, place = torch.arange(len(pairs)), torch.tensor([content[b] for _, b in pairs])
         said = words.cpu().repeat(len(pairs), 1)
         said[row, place] = torch.tensor([int(words[content[a]]) for a, _ in pairs])
@@ -127,8 +128,8 @@ class WordControl:
 
 
 def shares(log_p: Float[Tensor, "maps pairs"]) -> Controlled | None:
-    """Return how often a word is likelier under the first map than under the others, and how often the reverse; None if
-    nothing can be compared."""
+    """Return how often a word is likelier under the first map than under the others, and how often it is less likely;
+    None if nothing can be compared."""
     placed, random = log_p[:1], log_p[1:]
     counted = torch.maximum(placed, random) >= log(POSSIBLE)
     more = [((first - second) >= log(LIKELIER)) & counted for first, second in ((placed, random), (random, placed))]

@@ -1,4 +1,5 @@
-"""Draw alignments of lines: one row per character, one column per annotation vector, under the strip that was read."""
+"""Draw how a model aligned the characters of a transcript with the columns of a line: a row per character, below the
+line."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +22,14 @@ from vision_attn.viz.typeface import Typeface
 ROW = 18
 """The height of a character's row, in pixels."""
 LABEL = 64
-"""The room for the characters, left of their rows, in pixels."""
+"""The width of the margin for characters, left of their rows, in pixels."""
 SPIKES = 90
 """The height of the plot of label probabilities, in pixels."""
 COLOURS = ("#ffb454", "#6ec6ff", "#9ccc65", "#f48fb1", "#ce93d8", "#80cbc4", "#ffd54f", "#ef9a9a", "#b0bec5", "#a1887f")
 
 
 class Transcribed(NamedTuple):
-    """One strip as one model read it."""
+    """The transcript of one strip by one model, with its maps."""
 
     title: str
     text: str
@@ -36,7 +37,7 @@ class Transcribed(NamedTuple):
     alpha: Float[Tensor, "T Y X"] | None
     """The map of each character; None for a model without maps."""
     log_prob: Sequence[float] | None
-    """log p of each character, in nats; None for a model that labels columns, which only knows that of whole
+    """log p of each character, in nats; None for a model that labels columns, which only has log p of whole
     transcripts."""
     labels: Float[Tensor, "L V"] | None = None
     """The probability of each character at each column, for a model that labels columns; 0 is the blank."""
@@ -49,7 +50,7 @@ class Transcribed(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """A strip as one or several models read it."""
+    """A strip with its transcripts by one or several models."""
 
     title: str
     picture: Image.Image
@@ -65,11 +66,13 @@ def alignment_sheet(
     reference: str = "",
     boxes: Mapping[str, Sequence[Box]] | None = None,
 ) -> Image.Image:
-    """Draw the strip, and under it the alignment of each of `items`, in the same way for every mechanism.
+    """Draw the strip, and below it the alignment of each of `items`.
 
-    A row's brightest column is its character's largest weight. `boxes` of the characters are outlined in their rows:
-    the n-th "7" that is said has the n-th box. Models that label columns get a plot of their labels' probabilities
-    below.
+    The brightest column of a row has the largest weight of its character. For models that label columns, the
+    probabilities of their labels are plotted below.
+
+    reference: the right transcript.
+    boxes: the boxes of each character, outlined in its row: the n-th "7" of a transcript has the n-th box of "7".
     """
     scale = max(1, round(1000 / strip.width))
     wide, tall = strip.width * scale, strip.height * scale
@@ -102,9 +105,9 @@ def alignment_sheet(
 
 
 def write_transcripts(strips: Sequence[Strip], folder: Path) -> list[Path]:
-    """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments under each other, and
-    `folder/index.html`, in which pointing at a character shows its map. For a model that takes glimpses also their
-    path, as a picture and an animation `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
+    """Write `folder/NUMBER-TITLE.png` for each strip, with all its alignments, and the page `folder/index.html`, on
+    which pointing at a character shows its map. For a model that takes glimpses, also write their path as a picture and
+    an animation, `folder/NUMBER-TITLE_glimpses`. Returns all paths, the page first."""
     items, paths = [], []
     for number, strip in enumerate(progress(strips, what="pictures", unit="strip"), 1):
         for item in strip.items:
@@ -126,7 +129,7 @@ def write_alignments(path: str | Path, strip: Image.Image, items: Sequence[Trans
 
 
 def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
-    """Write the picture and the animation of glimpses, with the transcript instead of a class."""
+    """Write the picture and the animation of glimpses, with the transcript in place of a class."""
     assert item.glimpses is not None
     label, names = None, [item.text or "nothing"]
     if reference:
@@ -136,7 +139,7 @@ def _write_path(path: Path, item: Transcribed, reference: str) -> list[Path]:
 
 
 def _matrix(alpha: Float[Tensor, "T Y X"], width: int, extent: Extent) -> Image.Image:
-    """Draw the weights of columns, each row relative to its largest. Each pixel shows the nearest column."""
+    """Draw the weights of columns, each row relative to its largest weight. Each pixel shows the nearest column."""
     columns = weights(alpha).sum(dim=1)
     columns = columns / columns.amax(dim=1, keepdim=True).clamp(min=torch.finfo(columns.dtype).tiny)
     spread = columns[:, nearest(width, columns.shape[1], extent.x0, extent.x1)]

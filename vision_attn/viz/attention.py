@@ -19,7 +19,7 @@ from vision_attn.viz.overlay.views import VIEW, View, check_view, outlined, over
 from vision_attn.viz.panel_sheets import PANEL, Bar, Box, Panel, boxed, fitted, glowing, save_picture, sheet
 
 EVEN = 0.05
-"""A map is nearly uniform if its entropy is within this share of the maximum."""
+"""A map is nearly uniform if its entropy falls short of the maximum by at most this share."""
 
 BAR = 160, 10  # pixels of the colours of a scale
 RIM = 2  # width of the white line around the selected region
@@ -28,8 +28,8 @@ LEGEND = "Above: the region selected for each word. Below: the map that it was s
 
 
 def relative_entropy(alpha: Float[Tensor, "T *F Y X"]) -> Float[Tensor, "T"]:
-    """Return the entropy of each map divided by its maximum, log(Y X), or log(F Y X): 1 for a uniform map, or one of a
-    single region; NaN for a map of zeros."""
+    """Return the entropy of each map divided by its maximum, log(Y X) or log(F Y X). It is 1 for a uniform map and for
+    a single region, NaN for a map of zeros."""
     alpha = weights(alpha).flatten(1)
     alpha = alpha / alpha.sum(dim=1, keepdim=True)
     entropy = -torch.xlogy(alpha, alpha).sum(dim=1)
@@ -51,9 +51,12 @@ def sharpest_word(
     *,
     uniform: bool = False,
 ) -> int | None:
-    """Return the index of the content word whose map has the lowest relative entropy: the map to show first. None if no
-    content word has a map that is neither zero nor nearly uniform. content: see `DecodedCaption`. uniform: whether
-    nearly uniform maps count too, for a caller that must show one."""
+    """Return the index of the content word with the sharpest map, the one of lowest relative entropy. None if the maps
+    of all content words are zero or nearly uniform.
+
+    content: see `DecodedCaption`.
+    uniform: whether to accept nearly uniform maps as well.
+    """
     marks = content_marks(words, content)
     candidates = [
         (entropy, index)
@@ -94,14 +97,14 @@ def attention_sheet(
     scale: Scale = "own",
     seen: Extent = WHOLE,
 ) -> Image.Image:
-    """Draw the plain picture, then one panel per word: the picture with that word's map, in one of the views of
-    `viz.overlay`, and its largest share of the weight. The scale stands below them. If `alpha` is None, only the plain
+    """Draw the plain picture, then a panel for each word: the picture with the map of the word, in one of the views of
+    `viz.overlay`, and its largest share of the weight. The scale is drawn below. If `alpha` is None, only the plain
     picture is drawn.
 
     picture: the image in its own shape.
     words, alpha: the caption's T words and the weight of each of Y x X regions at each word.
-    title: a small line on top, such as the name of the file.
-    caption: the large line below it; by default the words, joined by spaces.
+    title: a line of small text at the top, such as the name of the file.
+    caption: a line of large text below it; by default the words, joined by spaces.
     boxes: word -> boxes (x0, y0, x1, y1) in [-1, 1] of the object that it names, drawn on that word's panel.
     log_prob: each word's log-probability in nats, shown as a probability next to the word.
     regions: the region that hard attention selected at each word, counted row by row from 0. Each word then has a
@@ -109,11 +112,12 @@ def attention_sheet(
     extent: where the regions lie on the picture.
     panel: the longer side of a panel, in pixels.
     truth: the name of the boxes in the remark that explains them.
-    overlay: the view. scale: whether the scale of each word ends at its own largest share, or at that of all.
-    seen: the part of the picture that the encoder sees, which is marked if it is not the whole.
+    overlay: the view.
+    scale: whether the scale of each word ends at the largest share of its own map, or of all maps.
+    seen: the part of the picture that the encoder sees; marked unless it is the whole picture.
 
-    Raises UserError for an unknown view or scale, and if `words`, `alpha`, `log_prob` and `regions` differ in length, a
-    map has no region, or a region lies outside the grid.
+    Raises UserError for an unknown view or scale, if `words`, `alpha`, `log_prob` and `regions` differ in length, if a
+    map has no region, and if a region lies outside the grid.
     """
     check_view(overlay)
     check_scale(scale)
@@ -137,7 +141,10 @@ def attention_sheet(
 
 
 def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> Bar:
-    """Return the scale below a sheet, for maps of shares: its colours, its numbers, and the share of an even map."""
+    """Return the scale below a sheet: its colours, its numbers, and the share of a uniform map.
+
+    maps: the share of the weight in each region.
+    """
     flat = f"even map: {number(1 / maps[0].numel())}"
     if overlay == "contours":
         lines = " and ".join(f"{share:.0%} ({line})" for share, line in zip(SHARES, ("thick", "thin"), strict=True))
@@ -149,7 +156,7 @@ def scale_bar(maps: Float[Tensor, "T *F Y X"], overlay: View, scale: Scale) -> B
 def _notes(
     words: Sequence[str], maps: Float[Tensor, "T Y X"] | None, log_prob: Sequence[float | int] | Tensor | None
 ) -> list[str]:
-    """Return the note next to each word: its largest share, whether its map is nearly even, and its probability."""
+    """Return the note next to each word: its largest share, whether its map is nearly uniform, and its probability."""
     marks = [""] * len(words)
     if maps is not None:
         largest = [f"max {number(share)}" for share in ends(maps)]
@@ -164,8 +171,8 @@ def _remark(
     log_prob: Sequence[float | int] | Tensor | None,
     boxes: str,
 ) -> str:
-    """Return the legend of the notes and of `boxes`, and the number of maps that are nearly even or zero; empty without
-    any."""
+    """Return the legend of the notes and of `boxes`, and the number of maps that are nearly uniform or zero; empty if
+    there is nothing to explain."""
     remarks = ["p: probability"] * (alpha is not None and log_prob is not None and len(words) > 0)
     remarks += [boxes] * bool(boxes)
     if alpha is not None:
@@ -178,8 +185,8 @@ def _remark(
 def write_sheet(
     path: str | Path, picture: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T Y X"] | None, **options
 ) -> Path:
-    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG, which also holds the words as its
-    description. Returns its path."""
+    """Write `attention_sheet(picture, words, alpha, **options)` as a PNG with the words as its description. Returns its
+    path."""
     drawn, described = attention_sheet(picture, words, alpha, **options), PngInfo()
     described.add_text("Description", joined(words).encode("utf-8", errors="replace").decode())
     return save_picture(path, drawn, pnginfo=described)
@@ -192,7 +199,10 @@ def check(
     regions: Tensor | None,
     name: str,
 ) -> None:
-    """Raise a UserError that begins with `name` unless each word has one valid map, log-probability and region."""
+    """Raise UserError unless each word has one valid map, log-probability and region.
+
+    name: the beginning of the message.
+    """
     for given, what in (alpha, "maps"), (log_prob, "log-probabilities"), (regions, "regions"):
         if given is not None and len(given) != len(words):
             counts = f"{len(words)} words but {len(given)} {what}"

@@ -49,8 +49,11 @@ def write_strips(
 ) -> Path:
     """Write a PNG with a row per drawing: `columns` of its T time steps, evenly spaced, then the result.
 
-    Returns its path. Intensities are in [0, 1]. With `images`, each row begins with the image that was read, and read
-    windows are drawn too.
+    Returns its path.
+
+    canvases: intensities in [0, 1].
+    writes, reads: the windows of each time step, drawn as rectangles.
+    images: the images that were read, drawn at the beginning of the rows.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -119,8 +122,10 @@ def spread(num_steps: int, columns: int) -> list[int]:
 
 
 def enlarged(canvas: Float[Tensor, "C Y X"], side: int = PANEL) -> Image.Image:
-    """Convert a canvas to a picture with square pixels and a thin border. side: the approximate longer side, in
-    pixels."""
+    """Convert a canvas to a picture with square pixels and a thin border.
+
+    side: the approximate longer side, in pixels.
+    """
     picture = as_picture(canvas.detach().float().cpu())
     zoom = max(1, round(side / max(picture.size)))
     picture = picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
@@ -137,7 +142,7 @@ def marked(
     reads: Rectangles | None = None,
     side: int = PANEL,
 ) -> Image.Image:
-    """Draw one canvas with the rectangles of its time step. Reads are dashed where there are writes."""
+    """Draw one canvas with the rectangles of its time step. If there are writes, reads are dashed."""
     picture = enlarged(canvases[number, step], side)
     zoom = (picture.width - 2) / canvases.shape[-1]
     for rectangles, colour in ((reads, READ), (writes, WRITE)):
@@ -151,7 +156,7 @@ def marked(
 def outlined(
     picture: Image.Image, box: list[float], thickness: float, colour: str, *, dashed: bool = False
 ) -> Image.Image:
-    """Return a copy of a framed canvas with a rectangle. Its line, at least a pixel wide, is centred on `box`."""
+    """Return a copy of a framed canvas with a rectangle, whose line is centred on `box` and at least one pixel wide."""
     inner = (picture.width - 2, picture.height - 2)
     half = max(1.0, thickness) / 2
     corners = [(place + 1) / 2 * inner[side % 2] for side, place in enumerate(box)]
@@ -174,7 +179,8 @@ def outlined(
 
 
 def landscape(number: int) -> int:
-    """Return the number of columns that arrange panels in a block that is wider than high, with few empty places."""
+    """Return the number of columns that arrange `number` panels in a block that is wider than high, with few empty
+    places."""
     ideal = math.sqrt(number * 2.2)
     near = range(max(1, math.ceil(ideal * 0.67)), max(math.ceil(ideal * 1.6), 2))
     return min(near, key=lambda columns: (-number % columns / columns + abs(math.log(columns / ideal)), columns))
@@ -201,7 +207,7 @@ def stacked(pictures: list[Image.Image]) -> Image.Image:
 
 
 def laid_out(rows: list[list[Image.Image]], heads: list[str]) -> Image.Image:
-    """Arrange rows of pictures of one size, with a line of text above each column that has one in `heads`."""
+    """Arrange rows of pictures of one size, with the texts `heads` above the columns."""
     width, height = rows[0][0].size
     across = max(len(row) for row in rows) * (width + GAP) - GAP
     page = Image.new("RGB", (across + MARGIN, HEAD + len(rows) * (height + GAP) - GAP + MARGIN), DARK.paper)

@@ -1,4 +1,4 @@
-"""Write pictures of captions: a sheet per image, animations, and one HTML page for all images."""
+"""Write captions with their maps as pictures: a sheet for each image, animations, and one HTML page for all images."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -37,7 +37,7 @@ SIDE, SIZE, SPACE, LINE = 448, 26, 9, 40
 """The sizes of an animation in pixels: the longer side of its picture, the letters, the space between words, and the
 height of a line."""
 PACE = 900
-"""The milliseconds of a word in an animation."""
+"""The duration of a word in an animation, in milliseconds."""
 
 
 def items_of(
@@ -50,9 +50,11 @@ def items_of(
     frames: int = 1,
     seen: Sequence[Extent] | None = None,
 ) -> list[PageItem]:
-    """Return the items of pages and figures, one for each captioned picture. frames: the number of frames of a film,
-    whose picture has them side by side. seen: the part of each picture that the encoder sees, within which its maps
-    lie."""
+    """Return the items of pages and figures, one for each captioned picture.
+
+    frames: the number of frames of a film, which are side by side in its picture.
+    seen: the part of each picture that the encoder sees and that the maps cover.
+    """
     nothing = [None] * len(titles)
     items = []
     for title, picture, caption, given, box, visible in zip(
@@ -68,8 +70,11 @@ def write_pictures(
     items: Sequence[PageItem], folder: Path, *, origin: str = "", overlay: View = VIEW, scale: Scale = "own"
 ) -> list[Path]:
     """Write `folder/NUMBER-TITLE.png` for each picture and `folder/index.html` for all. Returns their paths, the page
-    first. A caption without maps is shown as text; each film also gets NUMBER-TITLE.gif. origin: the model and the
-    method that made the maps, for the page. overlay, scale: see `viz.attention.attention_sheet`."""
+    first. A caption without maps is shown as text; each film also gets NUMBER-TITLE.gif.
+
+    origin: the model and the method that made the maps, for the page.
+    overlay, scale: see `viz.attention.attention_sheet`.
+    """
     paths = [write_page(folder / "index.html", items, origin=origin, overlay=overlay, scale=scale)]
     for number, item in enumerate(progress(items, what="pictures", unit="image"), start=1):
         paths += write_item(folder / picture_name(number, item.title), item, overlay, scale)
@@ -88,8 +93,9 @@ def write_item(path: Path, item: PageItem, overlay: View = VIEW, scale: Scale = 
 
 
 def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VIEW, scale: Scale = "own") -> Path:
-    """Write a GIF with a frame for each word: the picture with its map, and the caption with the word marked, above the
-    scale and the title. The last frame shows the plain picture. For a film, the GIF plays it. Returns its path.
+    """Write a GIF with a frame for each word: the picture with its map and, below it, the caption with this word
+    marked, the scale and the title. The last frame shows the plain picture. For a film, write a GIF that plays it.
+    Returns its path.
 
     overlay, scale: see `viz.attention.attention_sheet`. Raises UserError if there are no words, or no maps.
     """
@@ -111,7 +117,7 @@ def write_caption_animation(path: str | Path, item: PageItem, overlay: View = VI
 
 
 def _told(picture: Image.Image, marked: int | None, words: Sequence[str], title: str, bar: Bar) -> Image.Image:
-    """Draw a picture above its caption, with one word marked dark on light, and the scale and the title below."""
+    """Draw a picture and, below it, its caption with one word marked, the scale and the title."""
     inner, texts = max(picture.width, SIDE), [*map(shown, words)]
     type_ = Typeface(" ".join([title, *words]))
     places, across, line = [], 0.0, 0

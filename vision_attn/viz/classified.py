@@ -1,4 +1,4 @@
-"""Write pictures of a classifier's glimpses or reads, and of its answers."""
+"""Write pictures of a classifier's answers to a batch, with its glimpses or reads, and a page of all of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ READS = "A rectangle is the grid of filters, its line as thick as their sigma; b
 JUDGED = " Green is correct; red, with a cross, is wrong."
 SAMPLED = " Glimpses were sampled for these pictures, and may differ from those that were measured."
 DRAWN = 704
-"""The largest longer side of an image in pictures, in pixels."""
+"""The largest side of an image in pictures, in pixels."""
 
 
 def write_classified(
@@ -33,12 +33,13 @@ def write_classified(
     *,
     sampled: bool = False,
 ) -> list[Path]:
-    """Write pictures of the places that the model looked at in each image of a batch, and of the pixels that it saw
-    there. Returns their paths.
+    """Write pictures of the glimpses or reads of a model in each image of a batch, and of their pixels. Returns their
+    paths.
 
     The first path is a page that shows them all. Glimpses get a picture and an animation of each image, and a gallery
     of all; reads get one picture and one animation of all images; a model that sees the whole image gets nothing.
-    sampled: whether the glimpses are sampled, so that they differ from run to run, which the page says.
+
+    sampled: whether the page says that glimpses are sampled, and so differ from run to run.
     """
     if view is None:
         return []
@@ -65,7 +66,10 @@ def write_classified(
 
 
 def write_classified_page(folder: Path, entries: Sequence[IndexEntry], guide: str) -> Path:
-    """Write the page of a classifier's pictures. guide: the text above them, such as `GLIMPSES` or `READS`."""
+    """Write the page of a classifier's pictures.
+
+    guide: the text above them, such as `GLIMPSES` or `READS`.
+    """
     return write_index(folder / "index.html", entries, title="Where the model looked", guide=guide)
 
 
@@ -78,12 +82,12 @@ def glimpsed(
 ) -> list[GlimpseTrace]:
     """Return the trace of the first copy of each image, for pictures. Large images are reduced."""
     assert glance.locations is not None
-    extents: list[Any] = [None] * len(images)
+    sizes: list[Any] = [None] * len(images)
     shown: Any = images
     if isinstance(images, Images):
-        extents = [tuple(extent) for extent in images.extents.tolist()]
+        sizes = [tuple(size) for size in images.extents.tolist()]
         shown = [image.float() / 255 for image in images.sampled(DRAWN)]
     probabilities = glance.log_prob[:, 0].exp()
     said = probabilities[:, -1].argmax(dim=-1).tolist()
-    parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, extents, strict=True)
+    parts = zip(shown, glance.locations[:, 0], view.patches, labels, said, probabilities, sizes, strict=True)
     return [GlimpseTrace._make((*fields[:6], "", fields[6], names)) for fields in parts]

@@ -1,4 +1,4 @@
-"""Lay out charts of curves: the numbers of several runs, or methods, against the step."""
+"""Lay out charts of curves for HTML pages: the numbers of several runs or methods, plotted against the step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class _Line(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A chart that `templates/chart.html` draws."""
+    """The layout of a chart, for `templates/chart.html`."""
 
     name: str
     across: list[Tick]
@@ -50,8 +50,12 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown: Sequence[int | float] = ()) -> Plot:
-    """Place the points of curves on a chart. names: the curves of all charts of the page, which share colours. shown:
-    values that the vertical axis always reaches, so that small differences look small."""
+    """Return the layout of a chart of `curves`.
+
+    name: the title of the chart.
+    names: the names of the curves of all charts of the page, which decide their colours.
+    shown: values that the vertical axis always includes, so that small differences look small.
+    """
     steps, values = zip(*(point for curve in curves.values() for point in curve), strict=True)
     left, right, marks = min(steps), max(steps), ticks(min([*values, *shown]), max([*values, *shown]), outside=True)
     low, high = marks[0], marks[-1]
@@ -75,8 +79,10 @@ def plot(name: str, curves: Mapping[str, Curve], names: Sequence[str], *, shown:
 
 
 def ticks(low: int | float, high: int | float, *, outside: bool = False) -> list[float]:
-    """Return two to six round numbers from `low` to `high`, or one if both are equal; with `outside`, they enclose
-    both."""
+    """Return two to six round numbers from `low` to `high`, or one if both are equal.
+
+    outside: whether the numbers enclose `low` and `high`.
+    """
     span = high - low
     if span <= abs(high) * 1e-9:
         return [low]
@@ -88,7 +94,7 @@ def ticks(low: int | float, high: int | float, *, outside: bool = False) -> list
 
 
 def short(number: int | float) -> str:
-    """Write a round number in few letters: 0.25, 20k, 3M, 1e-05."""
+    """Format a round number in few letters: 0.25, 20k, 3M, 1e-05."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "")):
         if abs(number) >= size:
             return f"{number / (size if letter else 1e3):g}{letter or 'k'}"
@@ -96,7 +102,7 @@ def short(number: int | float) -> str:
 
 
 def apart(heights: Sequence[float]) -> list[float]:
-    """Move heights as little as possible so that neighbours are `LETTER` apart, top to bottom, within the chart."""
+    """Return heights that are at least `LETTER` apart and within the chart, moved as little as possible."""
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     moved = dict.fromkeys(order, 0.0)
     above = -math.inf

@@ -1,4 +1,4 @@
-"""Draw captioned films: a strip of frames for each word, with its map, and an animation."""
+"""Draw captioned films: for each word the frames side by side with its map, and an animation that plays the film."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,26 +19,26 @@ from vision_attn.viz.panel_sheets import BAR_LINE, DARK, MARGIN, Box, bar_lines,
 from vision_attn.viz.typeface import Typeface
 
 FRAME, GAP, LABEL = 96, 6, 150
-"""The longer side of a frame, the gap between frames, and the room for the word next to its frames, in pixels."""
+"""The longer side of a frame, the gap between frames, and the width of the margin for words, in pixels."""
 BOXES = "boxes: the actor of the event that a word tells of"
 PLAYED = 288
 """The longer side of a frame in an animation, in pixels."""
 EDGE = "#30353f"
 """The colour of the edge of a frame, which may be as dark as the page, and of the line that shows the time."""
 PACE = 350
-"""The milliseconds of a frame in an animation."""
+"""The duration of a frame in an animation, in milliseconds."""
 TIMELINE, SPACE = 14, 6
 """The height of the line that shows the time, and the space between words, in pixels."""
 
 
 def frames_of(strip: Image.Image, frames: int) -> list[Image.Image]:
-    """Cut a strip into the frames of a film, which are side by side."""
+    """Cut a strip, the frames of a film side by side, into its frames."""
     width = strip.width // frames
     return [strip.crop((width * number, 0, width * (number + 1), strip.height)) for number in range(frames)]
 
 
 def on_strip(box: Box, frames: int) -> tuple[float, float, float, float]:
-    """Convert a box of a film, (x0, y0, x1, y1, frame), to its strip."""
+    """Convert a box of a film, (x0, y0, x1, y1, frame), to coordinates on the strip of its frames."""
     x0, y0, x1, y1, frame = (float(edge) for edge in box)
     left, right = ((x + 1 + 2 * frame) / frames - 1 for x in (x0, x1))
     return left, y0, right, y1
@@ -72,9 +72,11 @@ def film_sheet(
 ) -> Image.Image:
     """Draw the frames, then a row for each word: the frames with its map, on one scale.
 
-    strip: the frames side by side; see `times_of`. boxes: word -> boxes (x0, y0, x1, y1, frame) of the object or event
-    that it names. log_prob: that of each word, in nats. extent: where the regions lie on a frame. overlay, scale, seen
-    (of a frame): see `viz.attention.attention_sheet`.
+    strip: the frames side by side; see `times_of`.
+    boxes: word -> boxes (x0, y0, x1, y1, frame) of the object or event that it names.
+    log_prob: log p of each word, in nats.
+    extent: where the regions lie on a frame.
+    overlay, scale, seen: see `viz.attention.attention_sheet`; `seen` is the part of a frame.
     """
     check_view(overlay)
     check_scale(scale)
@@ -128,8 +130,8 @@ def film_sheet(
 def write_film(
     path: str | Path, strip: Image.Image, words: Sequence[str], alpha: Float[Tensor, "T F Y X"], title: str = ""
 ) -> Path:
-    """Write a GIF that plays the film. In each frame, words are brighter the more of their map lies there, and a line
-    shows the time. Returns its path."""
+    """Write a GIF that plays the film. The brightness of a word shows the share of its map in the current frame, and a
+    line shows the time. Returns its path."""
     film = [fitted(frame, PLAYED) for frame in frames_of(strip, alpha.shape[1])]
     width, height = film[0].size
     shares = over_time(alpha)

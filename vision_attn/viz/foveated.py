@@ -1,4 +1,4 @@
-"""Draw the glimpses of one image: their path, and the foveated image made of their pixels.
+"""`GlimpseTrace`, the glimpses of one image, and functions that draw their path and the foveated image of their pixels.
 
 After figure 3 of Recurrent Models of Visual Attention (Mnih et al., 2014).
 """
@@ -22,10 +22,10 @@ FAR = 4  # coordinates are clamped to this, which is outside the picture
 
 
 class GlimpseTrace(NamedTuple):
-    """One image, the glimpses of a classifier, and its answer."""
+    """The glimpses of a classifier in one image, and its answer."""
 
     image: Float[Tensor, "C Y X"]
-    """The image in grey or RGB, in [0, 1]; it may be reduced (`extent`)."""
+    """The image in grey or RGB, in [0, 1]; it may be smaller than the original image (`full_size`)."""
     locations: Float[Tensor, "T 2"]
     """(x, y) of each glimpse in [-1, 1]; (-1, -1) is the top-left corner of the image."""
     patches: Float[Tensor, "T K C g g"]
@@ -37,10 +37,16 @@ class GlimpseTrace(NamedTuple):
     probabilities: Float[Tensor, "T N"] | None = None
     """The probability of each class after each glimpse."""
     title: str = ""
-    extent: tuple[int, int] | None = None
+    full_size: tuple[int, int] | None = None
     """The width and height in pixels of the original image, if `image` is reduced."""
     names: Sequence[str] = ()
     """The names of the classes; empty if they are numbers."""
+
+    @property
+    def entropy(self) -> Float[Tensor, "T"] | None:
+        """The entropy of the answer after each glimpse, in nats: how undecided the model still was; None without
+        `probabilities`."""
+        return None if self.probabilities is None else torch.special.entr(self.probabilities).sum(dim=1)
 
     @property
     def right(self) -> bool | None:
@@ -50,7 +56,7 @@ class GlimpseTrace(NamedTuple):
     @property
     def size(self) -> tuple[int, int]:
         """The width and height of the original image."""
-        return self.extent or (self.image.shape[2], self.image.shape[1])
+        return self.full_size or (self.image.shape[2], self.image.shape[1])
 
     def named(self, number: int) -> str:
         """Return the name of a class."""
@@ -102,10 +108,12 @@ def checked(trace: GlimpseTrace) -> GlimpseTrace:
 def foveated(
     locations: Float[Tensor, "T 2"], patches: Float[Tensor, "T K C g g"], height: int, width: int, zoom: int | float = 1
 ) -> Float[Tensor, "C y x"]:
-    """Draw the pixels of these glimpses in an image of height x width pixels, enlarged or reduced by `zoom`; black
-    elsewhere.
+    """Draw the pixels of glimpses in their places; black elsewhere.
 
-    Every patch is enlarged to the pixels that it covers, to the nearest 1/zoom of a pixel. Finer scales are drawn over
+    height, width: the size of the image in pixels.
+    zoom: the factor by which the drawing is larger than the image.
+
+    Every patch is enlarged to the pixels that it covers, in steps of 1/zoom of a pixel. Finer scales are drawn over
     coarser ones and, within a scale, later glimpses over earlier ones.
     """
     num_scales, num_channels, size, _ = patches.shape[1:]
@@ -123,7 +131,10 @@ def foveated(
 
 
 def traced(picture: Image.Image, trace: GlimpseTrace, num_glimpses: int | None = None) -> Image.Image:
-    """Draw the first glimpses on a copy of `picture`: numbered points joined by lines, and the last one's squares."""
+    """Draw glimpses on a copy of `picture`: numbered points joined by lines, and the squares of the last one.
+
+    num_glimpses: how many of the first glimpses to draw; None: all.
+    """
     locations = trace.locations[:num_glimpses].clamp(-FAR, FAR)
     size = torch.tensor(picture.size) * SMOOTH
     points = ((locations + 1) / 2 * size).tolist()
@@ -153,7 +164,7 @@ def as_picture(image: Float[Tensor, "C Y X"]) -> Image.Image:
 
 
 def _point(draw: ImageDraw.ImageDraw, centre: Sequence[float], number: str, shade: float, radius: float) -> None:
-    """Draw a disc with its number, or without if the number would be too small to read."""
+    """Draw a disc with its number, which is left out if it would be too small to read."""
     x, y = centre
     draw.ellipse((x - radius, y - radius, x + radius, y + radius), _shade(shade), DARK.paper, SMOOTH)
     if radius >= LEGIBLE * SMOOTH:

@@ -25,8 +25,8 @@ from vision_attn.viz.panel_sheets import (
 
 RIGHT, WRONG, WRONG_MARK = "#4cc38a", "#ff6b62", "×"
 CLOSE = 6
-"""The ratio of an image's width to that of the widest patch from which on a glimpse is too small to see in the image,
-and is shown close up."""
+"""If an image is at least this many times as wide as a glimpse, the glimpse is too small to see in the image, and is
+shown close up."""
 FRAME_SIDE = 352  # approximate longer side of the two pictures of a frame, in pixels
 FRAME, LAST_FRAME = 800, 3000  # milliseconds of a frame of an animation, and of the last frame
 SQUARE = "#4d3c22"  # outline of a glimpse, visible even if all of its pixels are black
@@ -36,8 +36,8 @@ def write_glimpses(path: str | Path, trace: GlimpseTrace) -> Path:
     """Write a PNG: the image with the path of glimpses, then the pixels of each glimpse. Returns its path.
 
     Points are numbered and grow brighter from first to last; the last glimpse's squares are outlined. With
-    `probabilities`, each glimpse is titled with the most likely class after it. Green is correct; red, with a cross, is
-    wrong, and an answer without a `label` has the colour of text. In images much larger than a glimpse, its pixels are
+    `probabilities`, the title of each glimpse is the likeliest class after it. Green is correct; red, with a cross, is
+    wrong; an answer without a `label` has the colour of text. In images much larger than a glimpse, its pixels are
     shown close up.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
@@ -97,8 +97,8 @@ def frames(trace: GlimpseTrace) -> list[Image.Image]:
 
 
 def gallery_sheet(items: Sequence[GlimpseTrace], *, title: str = "") -> Image.Image:
-    """Draw examples, each with its path next to all pixels that were seen, in no more columns than rows (but at least
-    two)."""
+    """Draw examples, each with its path next to all pixels that were seen, in at least two columns, and otherwise no
+    more columns than rows."""
     if not items:
         raise UserError("gallery: there is no example to show")
     items = [checked(item) for item in items]
@@ -133,8 +133,8 @@ def grid(pictures: Sequence[Image.Image | None], columns: int, gap: int = GAP) -
 
 
 def _glimpse(trace: GlimpseTrace, step: int, near: int) -> tuple[Panel, str]:
-    """Draw the pixels of one glimpse, with its number and the class predicted after it. Also returns the text's
-    colour."""
+    """Draw the pixels of one glimpse, with its number and the class predicted after it. Return the panel and the colour
+    of its text."""
     drawn = seen(trace, slice(step, step + 1), near)
     if not _close(trace):
         (x, y), (X, Y), reach = trace.locations[step].tolist(), trace.size, trace.reach
@@ -161,7 +161,10 @@ def _example(trace: GlimpseTrace | None) -> Image.Image | None:
 
 
 def seen(trace: GlimpseTrace, steps: slice, near: int) -> Image.Image:
-    """Draw the pixels of the glimpses of the given time steps in their places, or the last one close up."""
+    """Draw the pixels of the glimpses of some time steps in their places, or only the last glimpse close up.
+
+    near: the approximate longer side, in pixels.
+    """
     X, Y = trace.size
     side = _side(trace, near)
     if _close(trace):
@@ -179,18 +182,19 @@ def _close(trace: GlimpseTrace) -> bool:
 
 
 def _side(trace: GlimpseTrace, near: int) -> int:
-    """Return the longer side of a panel: the multiple of the image's longer side closest to `near`."""
+    """Return the longer side of a panel: the multiple of the longer side of the image that is closest to `near`."""
     longer = max(trace.size)
     return round(near / longer) * longer or near
 
 
 def _headed(panel: Panel, ink: str = DARK.ink) -> Image.Image:
-    """Draw one panel below its heading, without a margin. As a sheet of its own, its text can have any colour."""
+    """Draw one panel below its heading, without a margin. It is drawn as a sheet of its own, so that its text can have
+    any colour."""
     return ImageOps.crop(sheet([panel], caption="", palette=DARK._replace(ink=ink)), MARGIN)
 
 
 def _page(whole: Image.Image, caption: str, title: str, ink: str) -> Image.Image:
-    """Draw `whole` below a caption. It has headings already, so the line for a heading is cut out of the sheet."""
+    """Draw `whole` below a caption. Its panels already have headings, so the empty heading of the sheet is cut out."""
     page = sheet([Panel(whole)], caption=caption, title=title, palette=DARK._replace(ink=ink))
     start = page.height - MARGIN - whole.height
     above, below = (0, 0, page.width, start - TITLE), (0, start, page.width, page.height)

@@ -1,4 +1,4 @@
-"""Write HTML pages from the templates of the folder `templates` with Jinja2, which escapes all that it inserts."""
+"""Write HTML pages from the Jinja2 templates of the folder `templates`. Inserted values are escaped."""
 
 import base64
 import re
@@ -16,14 +16,17 @@ FACES = {
     "inter-greek": "0370-03FF",
     "inter-cyrillic": "0400-045F 0490-0491 04B0-04B1 2116",
 }
-"""The files of the included typeface, and their letters. A page holds the files whose letters it needs; the browser
-takes all other letters from the typefaces of the machine."""
+"""The files of the included typeface, and the letters of each. A page contains the files whose letters it needs; for
+all other letters, the browser uses typefaces of the machine."""
 PLACE = "/*<faces>*/"
-"""The mark where a page's typeface is inserted. No text of a page can hold it, since "<" is escaped."""
+"""The mark at which the typeface is inserted into a page. No text of a page can contain it, since "<" is escaped."""
 
 
 def write_html(path: str | Path, template: str, **values: Any) -> Path:
-    """Write the page of a template. Returns its path. values: the values that it inserts, by name."""
+    """Fill in a template, and write the page. Returns its path.
+
+    values: the values of the template, by name.
+    """
     page = filled(template, **values)
     page = page.replace(PLACE, _faces(page), 1)
     with replacing(path) as temporary:
@@ -32,12 +35,18 @@ def write_html(path: str | Path, template: str, **values: Any) -> Path:
 
 
 def filled(template: str, **values: Any) -> str:
-    """Fill in a template. values: the values that it inserts, by name; `palette` is always there."""
+    """Return a template with its values filled in.
+
+    values: the values of the template, by name, in addition to `palette`.
+    """
     return _environment().get_template(template).render(palette=DARK, **values)
 
 
 def data_url(content: bytes, media_type: str) -> str:
-    """Encode a picture as a data URL, so that a page holds it. media_type: its format, such as "jpeg"."""
+    """Encode a picture as a data URL, to put it into a page.
+
+    media_type: its format, such as "jpeg".
+    """
     return f"data:image/{media_type};base64,{base64.b64encode(content).decode()}"
 
 

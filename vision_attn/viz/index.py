@@ -1,4 +1,4 @@
-"""Write a page that shows the pictures in its folder."""
+"""Write an HTML page that shows the pictures of its folder, each with a text below it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +10,9 @@ from PIL import Image
 from vision_attn.viz.html import write_html
 
 AT_ONCE = 40
-"""The number of pictures that a browser loads at once; it loads the others when they come near."""
+"""The number of pictures that a browser loads at once; it loads the others as the reader scrolls to them."""
 WHOLE = 1000
-"""The width in pixels from which on a picture has a row of its own."""
+"""A picture of at least this width, in pixels, has a row of its own."""
 
 
 class IndexEntry(NamedTuple):
@@ -25,8 +25,10 @@ class IndexEntry(NamedTuple):
 
 
 def write_index(path: Path, entries: Sequence[IndexEntry], *, title: str, guide: str) -> Path:
-    """Write an HTML page of pictures in the folder of `path`, in their order, in rows that fill its width. guide: the
-    text that says how to read them."""
+    """Write an HTML page of pictures, in rows that fill its width. The pictures must be in the folder of `path`.
+
+    guide: the text above them, which explains how to read them.
+    """
     shown = [
         {
             "address": _address(entry.path, path.parent),

@@ -1,5 +1,5 @@
-"""Write pages and pictures of a memory network's hops: the weights of the sentences of a story, or of the regions of an
-image."""
+"""Write pages and pictures of the hops of a memory network: the weight of each sentence of a story, or of each region
+of an image."""
 
 from collections.abc import Sequence
 from math import isnan
@@ -51,9 +51,9 @@ class AnsweredStory(NamedTuple):
     facts: Sequence[str]
     """The sentences of the story, in order."""
     support: Sequence[int]
-    """The positions of the sentences that the answer follows from."""
+    """The positions of the sentences from which the answer follows."""
     answer: str | None
-    """None where it is not known."""
+    """The right answer; None if unknown."""
     said: str
     probability: float
     """The probability of `said`."""
@@ -66,7 +66,7 @@ class AnsweredImage(NamedTuple):
 
     question: str
     answer: str | None
-    """None where it is not known."""
+    """The right answer; None if unknown."""
     said: str
     probability: float
     alpha: Float[Tensor, "K Y X"]

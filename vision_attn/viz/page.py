@@ -1,5 +1,5 @@
-"""Write interactive attention maps of one or more images: a self-contained HTML file in which words can be pointed
-at."""
+"""Write the interactive page of one or more images with maps: a self-contained HTML file, on which pointing at a word
+shows its map."""
 
 import base64
 import io
@@ -28,7 +28,7 @@ LAYOUTS = {1: "one", 2: "two"}  # of pages with one or two pictures
 DRAWN = 128  # pictures up to this size are taken to be synthetic and enlarged with sharp pixels
 
 Unit = Literal["word", "character", "hop", "map", "answer", "text"]
-"""The name that a page gives each part of the model's output."""
+"""What a page calls the parts of the model's output."""
 KEYS = " The key v changes the view, s the scale, which says what share of the weight lies in a region."
 GUIDE = (
     "Point at a {}, tap it, or step through with the arrow keys, to see where the model looked when it said it. "
@@ -38,7 +38,7 @@ P = {
     "word": " p is the probability that the model gave a word, after those before it.",
     "character": " p is the probability that the model gave a character.",
 }
-"""The meaning of p by unit; for other units, the callers' guides say it."""
+"""The explanation of p, by unit; for other units, callers explain it in their guides."""
 BOXES = {
     "word": " A box is an object of which the word is true.",
     "character": " A box is where the character is.",
@@ -70,24 +70,24 @@ class PageItem(NamedTuple):
     regions: Int[Tensor, "T"] | None = None
     """The region that hard attention selected at each word, counted row by row from 0. Outlined in white."""
     layers: Float[Tensor, "T N K Y X"] | Sequence[Float[Tensor, "T _ _ _"]] | None = None
-    """The weights by layer and head, for a model of several: the page lets the reader choose among them. May
-    differ from `alpha` in size. A list of layers (T, K, Y, X) if they differ in size from each other."""
+    """The weights of K heads in N layers, which the reader can choose on the page. May differ from `alpha` in size. A
+    list of layers (T, K, Y, X) if these differ in size."""
     extent: Extent = WHOLE
     """Where the regions of `alpha` lie on the picture."""
     layers_extent: Extent = WHOLE
     """Where the regions of `layers` lie on the picture."""
     question: str = ""
-    """The question and its answer, which stand above the words."""
+    """The question and its answer, shown above the words."""
     frames: int = 1
-    """The number of frames of a film, whose `picture` has them side by side; its boxes have a frame as fifth number."""
+    """The number of frames of a film; they are side by side in `picture`, and boxes have the frame as fifth number."""
     content: Sequence[bool] | None = None
     """Whether each word is a content word: see `DecodedCaption`."""
     rest: int | None = None
     """The word whose map is shown first, counted from 0; by default the `sharpest_word`."""
     answers: Sequence[tuple[str, float]] = ()
-    """The likeliest answers with their probabilities, best first, to be listed below the words."""
+    """The likeliest answers with their probabilities, best first; listed below the words."""
     seen: Extent = WHOLE
-    """The part of the picture, or of each frame, that the encoder sees: marked if it is not the whole."""
+    """The part of the picture, or of each frame, that the encoder sees; marked unless it is the whole."""
 
 
 def write_page(
@@ -106,12 +106,15 @@ def write_page(
 
     `page.html#image-2-word-5` opens at the fifth word of the second image. The file is self-contained and works from
     disk. Pictures are stored at no more than 448 pixels, maps with one byte per region. Items with `layers` have
-    sliders for the layer and the head. `guide` replaces the line below the title; `origin`, the model and the method
-    that made the maps, stands before it. The page begins with `overlay` and `scale`, which the reader may change: see
-    `viz.overlay`. With "character" as `unit`, words are characters, and the n-th "7" has the n-th box of "7".
+    sliders for the layer and the head.
 
-    Raises UserError, before anything is written, for an unknown view or scale, and if an item's words, maps,
-    log-probabilities and regions differ in length, or a region lies outside its grid.
+    guide: replaces the line below the title.
+    unit: what a word is; with "character", the n-th "7" has the n-th box of "7".
+    origin: the model and the method that made the maps, shown before the guide.
+    overlay, scale: the view and the scale at the start, which the reader may change; see `viz.overlay`.
+
+    Raises UserError, before anything is written, for an unknown view or scale, if the words, maps, log-probabilities
+    and regions of an item differ in length, and if a region lies outside its grid.
     """
     check_view(overlay)
     check_scale(scale)
@@ -168,7 +171,7 @@ class _Word(NamedTuple):
 
 
 class _Dials(NamedTuple):
-    """The layers of which the page shows maps: the number of heads of each, and the size of its maps."""
+    """The layers among which the reader can choose: the number of heads of each, and the size of its maps."""
 
     heads: list[int]
     rows: list[int]
@@ -302,7 +305,7 @@ def _place(alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str])
 
 
 def _where(frame: int, region: int, alpha: Float[Tensor, "*F Y X"], extent: Extent, times: Sequence[str]) -> str:
-    """Describe in words where a region is, and in which frame of a film, at which of its times."""
+    """Describe in words where a region is and, for a film, the frame and its time."""
     *frames, rows, columns = alpha.shape
     ninth = _ninth(region, rows, columns, extent)
     if not frames:

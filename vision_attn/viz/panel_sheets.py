@@ -1,4 +1,4 @@
-"""Draw the parts that all pictures share: light on a darkened picture, boxes, sheets of panels, and animations."""
+"""The building blocks of all pictures: light on a darkened picture, boxes, sheets of panels, and animations."""
 
 import math
 import unicodedata
@@ -62,7 +62,10 @@ class Panel(NamedTuple):
 
 
 def save_picture(path: str | Path, picture: Image.Image, **options: Any) -> Path:
-    """Write a PNG, which says that this package wrote it; `options` of Pillow. Returns its path."""
+    """Write a PNG that names this package as its software. Returns its path.
+
+    options: of Pillow's `save`.
+    """
     told = options.setdefault("pnginfo", PngInfo())
     told.add_text("Software", WRITER)
     with replacing(path) as temporary:
@@ -75,8 +78,8 @@ def save_animation(
 ) -> Path:
     """Write an endlessly looping GIF whose frames last `durations` milliseconds. Returns its path.
 
-    All frames share the palette of the picture `colours`, so that only pixels that change are stored. If it is None,
-    each frame has a palette of its own, as photographs need, and is dithered.
+    colours: a picture whose palette all frames share, so that only changed pixels are stored. None: each frame has its
+        own palette, as photographs need, and is dithered.
     """
     first, *others = (_own_palette(frame) if colours is None else _quantized(frame, colours) for frame in frames)
     with replacing(path) as temporary:
@@ -90,8 +93,8 @@ def _quantized(frame: Image.Image, colours: Image.Image) -> Image.Image:
 
 
 def _own_palette(frame: Image.Image) -> Image.Image:
-    """Reduce a frame to a palette of its own by octrees, which keep rare colours such as that of the largest weight;
-    median cuts, the default, do not."""
+    """Reduce a frame to its own palette by an octree. Unlike median cut, the default, it keeps rare colours, such as
+    the one of the largest weight."""
     colours = frame.quantize(256, Image.Quantize.FASTOCTREE)
     return frame.quantize(256, palette=colours, dither=Image.Dither.FLOYDSTEINBERG)
 
@@ -154,7 +157,13 @@ def sheet(
     bar: Bar | None = None,
     palette: Palette = DARK,
 ) -> Image.Image:
-    """Arrange panels in reading order under `title` (small) and `caption` (large). All have the size of the first.
+    """Arrange panels of one size in reading order. A right-to-left caption is laid out right to left.
+
+    caption: the large text above the panels.
+    title: the small text above the caption; cut if there is no room for it and the remark.
+    remark: the small text after the title.
+    legend: a text in the empty space below the first panel, if words have two pictures each and it fits.
+    bar: the scale below all panels.
 
     `remark` follows the title, which is cut if there is no room for both. If words have two pictures each, `legend` is
     written in the empty space below the first panel, if it fits. `bar` stands below all panels. A
@@ -219,7 +228,10 @@ def draw_bar(page: Image.Image, bar: Bar, lines: Sequence[str], top: int, type_:
 
 
 def _columns(panels: int, tall: float) -> int:
-    """Choose the columns of a landscape grid with few empty places. tall: a panel's height divided by its width."""
+    """Return the number of columns of a landscape grid with few empty places.
+
+    tall: the height of a panel divided by its width.
+    """
     if panels <= 5:
         return panels
 
@@ -231,7 +243,7 @@ def _columns(panels: int, tall: float) -> int:
 
 
 def _note(panel: Panel, width: int, type_: Typeface) -> str:
-    """Return as many parts of the note, from the first on, as leave room for the word."""
+    """Return as many of the first parts of the note as fit next to the word."""
     parts = panel.note.split(" · ")
     room = width - (type_.width(panel.word, 13) + 8 if panel.word else 0)
     while parts and type_.width(" · ".join(parts), 13) > room:

@@ -1,4 +1,4 @@
-"""Draw the reads of DRAW's classifier: the read window of each time step and its pixels, as PNG and GIF.
+"""Draw the reads of DRAW's classifier, as PNG and GIF: the window of each time step on the image, and the pixels read.
 
 After figure 4 of DRAW (Gregor et al., 2015): a rectangle covers the grid of filters, and its line width is the sigma of
 the filters.
@@ -65,7 +65,12 @@ def write_reads(
     with the most likely class after it. Intensities are in [0, 1]. Returns its path.
 
     Green is correct; red, with a cross, is wrong; an answer without a label has the usual colour of text. Images stand
-    side by side if there are few time steps. names: the names of the classes.
+    side by side if there are few time steps.
+
+    patches: the pixels read.
+    labels: the correct class of each image; None if unknown.
+    probabilities: of each of K classes after each time step.
+    names: the names of the classes.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -78,7 +83,7 @@ def write_reads(
         answers = [Image.new("RGB", plain.size) for _ in steps]
         for step, panel in enumerate(answers):
             value, said = probabilities[number, step].max(0)
-            says = _said(int(said), labels[number], names), f" {value:.2f}"
+            says = _answer_text(int(said), labels[number], names), f" {value:.2f}"
             _read(panel, patches[number, step], says, _colour(int(said), labels[number]))
         last = int(probabilities[number, -1].argmax())
         rows.append([_verdict(plain.size, labels[number], last, names), *answers])
@@ -101,7 +106,7 @@ def write_reads_animation(
     """Write a looping GIF of all images side by side: one frame per time step with its rectangle and the most likely
     class after it, then a longer one with the answers. Returns its path.
 
-    Green is correct; red, with a cross, is wrong; white has no label to compare with.
+    Green is correct; red, with a cross, is wrong; white is an answer without a label.
 
     Raises UserError, before anything is written, if the shapes do not fit each other.
     """
@@ -141,7 +146,14 @@ def _answered(
     picture, colour = picture.copy(), _colour(said, label)
     place, room = (4, 1), picture.width
     _write(
-        picture, place, (_said(said, label, names), ""), colour, SMALL - 2, room, stroke_width=2, stroke_fill="black"
+        picture,
+        place,
+        (_answer_text(said, label, names), ""),
+        colour,
+        SMALL - 2,
+        room,
+        stroke_width=2,
+        stroke_fill="black",
     )
     if final:
         draw = ImageDraw.Draw(picture)
@@ -160,8 +172,8 @@ def _read(panel: Image.Image, patch: Float[Tensor, "C N N"], says: tuple[str, st
 def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequence[str]) -> Image.Image:
     """Draw a panel with the correct class of an image, if it is known, and the predicted one."""
     panel, colour = Image.new("RGB", size), _colour(said, label)
-    told = [f"is {_named(label, names)}"] if label is not None else []
-    for line, text in enumerate([*told, f"said {_named(said, names)}"]):
+    told = [f"is {_class_name(label, names)}"] if label is not None else []
+    for line, text in enumerate([*told, f"said {_class_name(said, names)}"]):
         place = (size[0] // 2, size[1] // 2 + line * (SMALL + 4))
         _write(panel, place, (text, ""), colour, SMALL, size[0], anchor="ms")
     return panel
@@ -170,7 +182,7 @@ def _verdict(size: tuple[int, int], label: int | None, said: int, names: Sequenc
 def _write(
     panel: Image.Image, place: tuple[int, int], text: tuple[str, str], colour: str, size: int, room: int, **options: Any
 ) -> None:
-    """Write two parts of a text, of which the first is cut if both together are wider than `room`."""
+    """Write two parts of a text. The first is cut if both together are wider than `room`."""
     type_ = Typeface("".join(text))
     first = type_.shortened(text[0], size, room - 2 * MARGIN - type_.width(text[1], size))
     ImageDraw.Draw(panel).text(place, first + text[1], colour, type_.font(size), **options)
@@ -180,9 +192,9 @@ def _colour(said: int, label: int | None) -> str:
     return DARK.ink if label is None else RIGHT if said == label else WRONG
 
 
-def _said(said: int, label: int | None, names: Sequence[str]) -> str:
-    return _named(said, names) if label in (None, said) else f"{WRONG_MARK} {_named(said, names)}"
+def _answer_text(said: int, label: int | None, names: Sequence[str]) -> str:
+    return _class_name(said, names) if label in (None, said) else f"{WRONG_MARK} {_class_name(said, names)}"
 
 
-def _named(number: int, names: Sequence[str]) -> str:
+def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if names else str(number)

@@ -1,7 +1,7 @@
 """Choose a typeface for text in pictures, and measure, cut and wrap text in it.
 
-Pillow's built-in typeface has only plain Latin letters. For other text, a typeface installed on the machine is used;
-letters that none of them has lose their accents, or appear as empty boxes, and a message says so.
+Pillow's built-in typeface has only plain Latin letters. Other text is drawn in a typeface installed on the machine.
+Letters that no typeface has lose their accents or appear as empty boxes, and a message says so.
 """
 
 import re
@@ -14,8 +14,8 @@ from vision_attn.system.console import complain
 
 _CHINESE = r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _UNIT = re.compile(rf"\s*(?:[{_CHINESE}][、。，：；！？）」』ー]*|[^\s{_CHINESE}]+)")
-"""Matches a unit that stays on one line, with the space before it: a word, or a letter of Chinese or Japanese, which
-have no spaces."""
+"""Matches a unit that must not be broken, with the space before it: a word, or a single letter of Chinese or Japanese,
+which have no spaces."""
 _said: set[str] = set()
 
 
@@ -103,7 +103,7 @@ def _bunched(lines: list[str]) -> str:
 
 
 def _say_missing(letter: str) -> None:
-    """Say, once for each script, that pictures show boxes."""
+    """Log, once for each script, that letters appear as boxes."""
     script = unicodedata.name(letter, "unnamed").split()[0]
     if script not in _said:
         _said.add(script)
@@ -120,7 +120,7 @@ def _font(file: str | None, size: float | int):
 
 @lru_cache(maxsize=1024)
 def _missing(file: str | None, letters: frozenset) -> frozenset:
-    """Return the letters that typeface `file` lacks: it draws them as the placeholder of an unknown letter."""
+    """Return the letters that a typeface lacks: it draws them like the placeholder of an unknown letter."""
     try:
         font = _font(file, 20)
     except OSError:

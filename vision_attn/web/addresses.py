@@ -1,4 +1,4 @@
-"""Listen at the page's address, and check the names by which a request calls it."""
+"""Listen at the address of the page, and refuse requests from pages of other sites."""
 
 import re
 import socket
@@ -37,11 +37,12 @@ def url_of(host: str, port: int) -> str:
 
 
 def is_foreign(headers: Headers, address: str, name: str) -> bool:
-    """Return whether the request comes from a page of another site, or of one that has our address under a name of its
-    own.
+    """Return whether a request comes from a page of another site, even one whose own name leads to our address (DNS
+    rebinding).
 
-    address: the address that the connection was made to. If only this machine can reach it, a request must use a local
-        name, or `name`, which the user gave it: a browser that a foreign name has led here would send that name.
+    address: the address to which the connection was made. If only this machine can reach it, a request must use a local
+        name or `name`. A browser that came here by a foreign name would send that name.
+    name: the name that the user gave the server.
     """
     origin, host = headers.get("origin"), headers.get("host", "")
     try:
@@ -56,7 +57,7 @@ def is_foreign(headers: Headers, address: str, name: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a name or an address, written in any way that browsers know, always means this machine."""
+    """Return whether a name or an address, in any spelling that browsers know, always is this machine."""
     if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
         return True
     address = numeric(host)
@@ -65,8 +66,7 @@ def is_local(host: str) -> bool:
 
 
 def numeric(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that numbers stand for: 127.0.0.1, but also 127.1, 0x7f.1, 2130706433 and ::1. None for
-    names."""
+    """Return the address in a numeric host: 127.0.0.1, but also 127.1, 0x7f.1, 2130706433 and ::1. None for names."""
     try:
         if re.fullmatch(r"[0-9a-fx.]+", host, re.IGNORECASE):
             return IPv4Address(socket.inet_aton(host))

@@ -1,4 +1,4 @@
-"""Answer the page's requests to a model: captions, classes, digits, and maps."""
+"""Answer the requests of the page by calling models: captions, classes, digits, and maps."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -71,15 +71,15 @@ def check_served(model: Model | Explainer) -> None:
 
 
 def takes_digits(task: Classification) -> bool:
-    """Return whether a classifier tells digits apart, in grey images that have room for one."""
+    """Return whether a classifier distinguishes digits, in grey images that are large enough for a digit."""
     channels, height, width = task.image_shape
     return channels == 1 and min(height, width) >= DIGIT and all(map(str.isdigit, task.class_names))
 
 
 def described(model: Model | Explainer) -> dict[str, Any]:
-    """Describe a model for the page: the kind of its answer, and its input (a photograph, a film, a line or a digit)
-    or, if it is explained, its own kind. `steerable` says whether the user may draw places on a photograph, `glimpses`
-    how many a model of digits takes."""
+    """Return the description of a model for the page: its verb, and its input (a photograph, a film, a line or a digit)
+    or, for an explained model, its kind. `steerable` tells whether the user may draw places on a photograph, `glimpses`
+    the number of glimpses of a model of digits."""
     able = verbs(model)
     if "answer" in able:
         return {"kind": "answer", "takes": "image" if model.task.encoder else "story"}
@@ -97,8 +97,8 @@ def described(model: Model | Explainer) -> dict[str, Any]:
 
 
 def decode(model: Any, verb: str, file: Encoded) -> None:
-    """Decode an upload in all ways that its answer and its page need, before its turn, while others are answered.
-    Raises UserError if it cannot be decoded."""
+    """Decode an upload in all forms that its answer and its page need, while other requests are answered. Raises
+    UserError if it cannot be decoded."""
     if verb == "answer" and not model.task.encoder:
         return  # a text
     if verb in ("digit", "glimpses"):

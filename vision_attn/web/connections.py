@@ -1,4 +1,4 @@
-"""Limit the connections to the page's server: their number and the time of a client. Print errors once."""
+"""Limit the number of connections to the page's server and the time of each client; print errors once."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ if sys.platform != "win32":  # which has no such limit
 LONGEST = 300.0
 """The seconds in which the head of a request must arrive, then its body, and in which an answer must be read."""
 LINGER = 5.0
-"""The seconds for the rest of a request that already has its answer."""
+"""Seconds to wait for the rest of a request that already has its answer."""
 MOST = 100
 """The largest number of connections at a time, but at most half of the file descriptors that the process may have."""
 ACCEPTED, QUEUED = 16, 1024
@@ -80,7 +80,8 @@ class Protocol(H11Protocol, asyncio.BufferedProtocol):
             self.make_room()
 
     def make_room(self) -> None:
-        """Close the connection whose client has the least time left. If all wait for their answers, refuse this one."""
+        """Close the connection whose client has the least time left. If all clients are waiting for their answers,
+        refuse this one."""
         others = [other for other in self.connections if other.clock and other is not self and not other.is_gone]
         if others:
             min(others, key=lambda other: other.clock.when()).cut()
@@ -193,7 +194,7 @@ class Listener(uvicorn.Server):
             self.print(error)
 
     def print(self, error: Exception) -> None:
-        """Print the traceback of an error of ours, only once, since a client may cause it again and again."""
+        """Print the traceback of a bug, only once, since a client may cause it repeatedly."""
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
             last = last.tb_next

@@ -1,12 +1,12 @@
 """The server of the web page. It keeps models in memory and takes images from requests; neither is stored or logged.
 
-POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`; /look also
-takes a `text=`, which may be repeated, and a `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and
-a `strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, and puts it among clutter first; /glimpses
-does too, and takes the `locations=` that its user chose: see `game`. /answer takes a `question=`, and, for a model of
-stories, a text in the place of an image. The answer is JSON: `{"text":, "page":}` with the result's `record`, or
-`{"error":}`. GET /photographs lists the photographs that come with the package, and /photographs/NAME is one of them.
-GET /lesson is the lesson of docs/lesson.
+POST /caption, /look and /classify take an image file as their body, and the number of a model as `?model=`. /look also
+takes `text=`, which may be repeated, and `method=`. /caption takes `attend=`, JSON such as {"3": [0.3, -0.2]}, and
+`strength=`: see `Model.caption`. /digit takes a picture of 28 x 28 pixels, which it puts among clutter; /glimpses does
+the same, and takes the `locations=` that its user chose: see `game`. /answer takes `question=` and, for a model of
+stories, a text in place of an image. The answer is JSON: `{"text":, "page":}` with the result's `record`, or
+`{"error":}`. GET /photographs lists the photographs that come with the package, and GET /photographs/NAME returns one.
+GET /lesson returns the lesson of docs/lesson.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class Server:
         return self._computing is not None and self._computing.running()
 
     def stop(self) -> None:
-        """Tell the waiting requests that they will have no answer."""
+        """Cancel the waiting requests, which get no answer."""
         for task in self._asked:
             task.cancel()
 
@@ -142,7 +142,7 @@ class Server:
         return Response(content, media_type="image/jpeg", headers=HEADERS)
 
     async def answer(self, request: Request) -> Response:
-        """Answer one image with its text, its page and its record. A result whose client leaves is not computed."""
+        """Answer one image with its text, its page and its record. If the client leaves, nothing is computed."""
         task = asyncio.current_task()
         assert task is not None
         self._asked.add(task)
@@ -192,16 +192,16 @@ class Server:
         return bytes(body)
 
     async def failed(self, _: Request, error: Exception) -> Response:
-        """Answer an error of ours. The server goes on."""
+        """Answer a request that hit a bug. The server continues."""
         self._uvicorn.print(error)
         return failure(500, f"this is a bug in vision-attn: {type(error).__name__}")
 
     async def together(self, key: tuple, file: Encoded, answer: Answer) -> Any:
-        """Return the result for one file. Files with the same key that wait for their turn are answered together."""
+        """Return the result for one file. Waiting files with the same key are answered together."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if key not in self._waiting:
             group = self._waiting[key] = []
-            task = asyncio.create_task(self._answered(key, group, answer))
+            task = asyncio.create_task(self._answer_group(key, group, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         group = self._waiting[key]
@@ -213,24 +213,24 @@ class Server:
         finally:
             group[:] = [waiting for waiting in group if not waiting[1].cancelled()]
 
-    async def _answered(self, key: tuple, group: Group, answer: Answer) -> None:
-        """Answer a group when its turn comes, without those whose clients have left."""
+    async def _answer_group(self, key: tuple, group: Group, answer: Answer) -> None:
+        """Answer a group once the model is free, without the files whose clients have left."""
         async with self._free:
             if self._waiting.get(key) is group:
                 del self._waiting[key]
             asked = list(group)
-            results = await self._worked(answer, [file for file, _ in asked]) if asked else []
+            results = await self._compute(answer, [file for file, _ in asked]) if asked else []
         for (_, future), result in zip(asked, results, strict=True):
             if not future.done():
                 future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
 
-    async def _worked(self, answer: Answer, some: list[Encoded]) -> list[Any]:
+    async def _compute(self, answer: Answer, some: list[Encoded]) -> list[Any]:
         """Return the results for files, or exceptions. If one file cannot be used, each is tried alone."""
         try:
             self._computing = self._worker.submit(answer, some)
             return await asyncio.wrap_future(self._computing)
         except Exception as error:
-            return [error] if len(some) == 1 else [(await self._worked(answer, [item]))[0] for item in some]
+            return [error] if len(some) == 1 else [(await self._compute(answer, [item]))[0] for item in some]
 
     def number_of(self, verb: str, options: dict[str, list[str]]) -> int:
         """Return the number of the model that is asked. Raises HTTPException, which says what to ask instead."""
@@ -262,7 +262,7 @@ def make_server(
 
 
 async def until_gone(request: Request, task: asyncio.Task) -> None:
-    """Cancel `task` when the client of its request, which has arrived, leaves."""
+    """Cancel `task` when the client of its request leaves. The request must have arrived completely."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     task.cancel()

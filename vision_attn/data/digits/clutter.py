@@ -21,13 +21,13 @@ from vision_attn.task import Batch
 
 
 class Clutter(GeneratedImages, DigitSource):
-    """Canvases with one digit and `pieces` pieces of other digits; `pieces=0` is translated MNIST.
+    """Cluttered MNIST: canvases with one digit and `pieces` pieces of other digits. With `pieces=0`, translated MNIST.
 
     canvas: height and width of the images in pixels.
     pieces, piece: the number of pieces, and their height and width in pixels.
     batch_size, epoch_images: as for `GeneratedImages`.
-    val_images, test_images: sizes of the fixed sets. They use the digits of the split in order and start again after
-        the last. A smaller set is the beginning of a larger one.
+    val_images, test_images: sizes of the fixed sets. They use the digits of the split in order, and again from the
+        first after the last. A smaller set is the beginning of a larger one.
     folder, download: as for `MNIST`.
 
     Digits and pieces come from the same split. The 10,000 test images are the same everywhere; `checksum("test")` gives
@@ -40,7 +40,7 @@ class Clutter(GeneratedImages, DigitSource):
     """
 
     most_pixels = 2**28
-    """The largest number of pixels of a batch, which is held whole."""
+    """The largest number of pixels of a batch, which must fit into memory."""
 
     def __init__(
         self,
@@ -92,7 +92,10 @@ class Clutter(GeneratedImages, DigitSource):
         return torch.from_numpy(integers(bits, 0, last, num_images, len(last)))
 
     def batch(self, name: str, samples: Int[Tensor, "B columns"], ids: Sequence[int] = ()) -> Batch:
-        """Draw the images of these samples. `ids` is for subclasses whose batches name their images."""
+        """Draw the images of these samples.
+
+        ids: for subclasses whose batches name their images.
+        """
         digits = self.digits[name]
         placement = Placement.of(to_device(digits.images.device, samples))
         corner = placement.corner
@@ -140,7 +143,7 @@ def compose(digits: Digits, placement: Placement, *, canvas: int, piece: int) ->
 
 
 def window(image: Int[Tensor, "B #P"], corner: Int[Tensor, "B P 2"], size: int, side: int) -> Int[Tensor, "pixels"]:
-    """Indices of the pixels of size x size windows in a flattened stack of images of side x side."""
+    """Return indices of the pixels of size x size windows in a flattened stack of images of side x side."""
     x, y = corner.unbind(-1)
     along = torch.arange(size, device=corner.device)
     first = (image * side + y) * side + x

@@ -19,7 +19,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import SPLITS
 
 PLACES = 8
-"""Random places that are tried for the second digit; if it overlaps the first in all, it is put into the far corner."""
+"""The number of random places that are tried for the second digit; if it overlaps the first digit in all of them, it is
+put into the far corner."""
 
 
 class DigitPairs(VocabularySource, Clutter):
@@ -29,8 +30,8 @@ class DigitPairs(VocabularySource, Clutter):
     canvas: height and width of the images in pixels, at least 84, where there is always room for a second digit.
     batch_size, epoch_images, val_images, test_images, folder, download: as for `Clutter`.
 
-    Images are white on black, in three equal channels. `boxes` holds the 28x28 image of each digit that is said; where
-    the sum is said they are not known. Training images are new in every epoch.
+    Images are white on black, in three equal channels. `boxes` holds the 28x28 image of each digit of the answer; for
+    sums, boxes are unknown. Training images are new in every epoch.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class DigitPairs(VocabularySource, Clutter):
         return Vocabulary.build(map(str, range(10 if self.say == "read" else 19)), min_count=1)
 
     def references(self) -> Iterator[list[str]]:
-        """Answers for a batch of training images."""
+        """Return answers for a batch of training images."""
         samples = self.sample("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([text] for text, _ in self.answers("train", samples))
 
@@ -120,7 +121,7 @@ class DigitPairs(VocabularySource, Clutter):
         )
 
     def boxes(self, pair: Sequence[tuple[int, int, int]]) -> dict[str, list[tuple[float, float, float, float]]]:
-        """The box of each digit's 28x28 image, (x0, y0, x1, y1) in [-1, 1]."""
+        """Return the box of each digit's 28x28 image, (x0, y0, x1, y1) in [-1, 1]."""
         by_label: dict[str, list[tuple[float, float, float, float]]] = {}
         for label, x, y in pair:
             x0, y0, x1, y1 = (2 * edge / self.canvas - 1 for edge in (x, y, x + SIDE, y + SIDE))

@@ -1,4 +1,4 @@
-"""Cluttered MNIST on canvases that are too large to be drawn whole: pixels are drawn where they are read."""
+"""Cluttered MNIST on canvases too large for memory: only the pixels that a model reads are drawn."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,10 @@ from vision_attn.task import Task
 
 
 class LargeClutter(Clutter):
-    """Canvases with one digit and `pieces` pieces of other digits, like those of `Clutter`, whose pixels are the same.
+    """Canvases with one digit and `pieces` pieces of other digits, with the same pixels as those of `Clutter`.
 
-    A canvas takes no memory and no time to make, however large: it is drawn where a model looks. So models must take
-    `Images`, as RAM does. The digits stay on the CPU. Arguments are those of `Clutter`; the largest `canvas` is
-    1,000,000.
+    A canvas is drawn only where a model reads it, so its size costs neither memory nor time. Models must take `Images`,
+    as RAM does. The digits stay on the CPU. Arguments are those of `Clutter`; the largest `canvas` is 1,000,000.
     """
 
     most_pixels = 2**63
@@ -73,9 +72,9 @@ class LargeClutter(Clutter):
 
 
 class Scattered:
-    """The pixels (Y, X) of a square canvas that is 0 but for a few patches, drawn where it is sliced.
+    """The pixels (Y, X) of a square canvas with a few patches on 0, drawn where it is sliced.
 
-    patches: the top left corner (x, y) of each and its pixels (y, x). Where patches overlap they are added, up to 255.
+    patches: the top left corner (x, y) and the pixels (y, x) of each patch. Overlapping patches are added, up to 255.
     """
 
     dtype = np.dtype(np.uint8)

@@ -1,6 +1,6 @@
-"""MNIST, held whole on the device; a batch is a selection by index.
+"""MNIST, held whole on the device, so that a batch is a selection by index.
 
-The last 5,000 training digits are the validation set. No source trains on them, nor on pieces of them.
+The last 5,000 training digits are the validation set. No source trains on them or on pieces of them.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Source, Task, equal_part, known_split
 
 NUM_VALIDATION = 5000
-"""Digits for validation: the last ones of the training files. Smaller sets in the same format give their last
-twelfth."""
+"""The number of digits for validation, the last ones of the training files. Smaller sets in the same format give their
+last twelfth."""
 
 
 class Digits(NamedTuple):
@@ -75,7 +75,8 @@ class MNIST(DigitSource):
     """The original 28x28 digits: 55,000 for training, 5,000 for validation, 10,000 for testing.
 
     folder: the folder of the four files, also searched for under `$VISION_ATTN_DATA` and `data/`.
-    batch_size: images per batch. An epoch has each training digit once, shuffled; an incomplete last batch is dropped.
+    batch_size: images per batch. An epoch contains each training digit once, shuffled; an incomplete last batch is
+        dropped.
     download: download missing files with torchvision.
     shift: move each training digit by up to this many pixels horizontally and vertically, at random in each epoch;
         pixels outside the image are lost. With 0, as in the paper, the model overfits quickly.
@@ -120,7 +121,7 @@ def plain(digits: Digits, members: Int[Tensor, "B"]) -> DigitBatch:
 
 
 def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int) -> Float[Tensor, "B 1 Y X"]:
-    """Translate each image right and down by `moves - most` pixels, and fill with zeros."""
+    """Translate each image to the right and down by `moves - most` pixels, and fill with zeros."""
     height, width = images.shape[-2:]
     padded = F.pad(images[:, 0], (most,) * 4)
     pixel_columns = 2 * most - moves[:, :1] + torch.arange(width, device=images.device)
@@ -130,7 +131,8 @@ def moved(images: Float[Tensor, "B 1 Y X"], moves: Int[Tensor, "B 2"], most: int
 
 
 def scaled(images: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Scale intensities from [0, 255] to [0, 1], in place. Multiplies: devices divide differently; 255 gives 1."""
+    """Scale intensities from [0, 255] to [0, 1], in place; 255 gives exactly 1. Multiplies, because devices divide
+    differently."""
     return images.mul_(1 / 255)
 
 

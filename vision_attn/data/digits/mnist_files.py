@@ -1,4 +1,4 @@
-"""The four files of MNIST: found by their names or by their headers, downloaded, and read."""
+"""Find the four files of MNIST by their names or headers, download them, and read them."""
 
 import gzip
 import logging
@@ -27,7 +27,8 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 NAMED = {"training": re.compile("train", re.IGNORECASE), "test": re.compile("t10k|test", re.IGNORECASE)}
-"""The pattern that assigns a file to a set of `FILES` by its name, where the name is not one of MNIST's own."""
+"""The pattern by which a file belongs to the training or the test set of `FILES`, if its name is not one of MNIST's
+own."""
 SIDE = 28
 """Height and width of a digit in pixels."""
 MAX_BYTES = 2**28
@@ -47,17 +48,17 @@ class Pair(NamedTuple):
     number: int
     """The number of images."""
     sets: frozenset[str]
-    """The sets of `FILES` that the two may be, by their names."""
+    """The sets of `FILES` to which they may belong, by their names."""
 
 
 def locate(folder: str, *, download: bool) -> dict[str, Path]:
-    """Find the file for each name in `FILES`, in `folder`, also searched for under `$VISION_ATTN_DATA` and `data/`, or
-    in a folder in it.
+    """Find the file for each name in `FILES`, in `folder` or in a folder in it. `folder` is also searched for under
+    `$VISION_ATTN_DATA` and `data/`.
 
-    Files of other names are recognised by their headers: images by 28 x 28 bytes, labels by their number, which is that
-    of the images; training or test by a name with "train", "t10k" or "test", or else the larger of two sets is for
-    training. A line says which are taken. Raises UserError if some are missing and cannot be downloaded, or if it is
-    not clear which they are.
+    Files with other names are recognised by their headers: images by 28 x 28 bytes, labels by having the number of the
+    images. "train", "t10k" or "test" in a name tells the set; otherwise the larger of two sets is the training set. A
+    logged line names the files. Raises UserError if files are missing and cannot be downloaded, or if several would
+    fit.
     """
     try:
         place = find(folder)
@@ -67,7 +68,7 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
     files = {name: file for name in names if (file := _existing(place, name))}
     hint = ""
     if missing := [name for name in names if name not in files]:
-        recognised, hint = _recognised(place, files)
+        recognised, hint = _find_by_headers(place, files)
         files |= recognised
     if not (missing := [name for name in missing if name not in files]):
         return files
@@ -87,16 +88,17 @@ def locate(folder: str, *, download: bool) -> dict[str, Path]:
 
 
 def _existing(place: Path, name: str) -> Path | None:
-    """The unpacked file of a name, or else the gzipped one. Some programs unpack each into a folder of its name."""
+    """Return the unpacked file of a name, also in a folder of this name, as some programs unpack it, or else the
+    gzipped file."""
     for path in (place / name.removesuffix(".gz"), place / name):
         if path.exists() and not path.is_dir():
             return path
     return None
 
 
-def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
-    """Find the missing files by their headers, in a folder or else in its subfolders. Returns them, and a hint for a
-    message if files were found but are ambiguous."""
+def _find_by_headers(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], str]:
+    """Find the missing files by their headers, in a folder or else in its subfolders. Return them, and a hint for a
+    message if the files are ambiguous."""
     hint = ""
     for pattern in ("*", "*/*"):
         shapes = _shapes([*known.values(), *islice(place.glob(pattern), MOST_FILES)])
@@ -121,7 +123,7 @@ def _recognised(place: Path, known: dict[str, Path]) -> tuple[dict[str, Path], s
 
 
 def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Path]) -> list[tuple[Pair, Pair]]:
-    """The ways in which files may be the training and the test set, two at most."""
+    """Return the possible pairs of a training and a test set, at most two."""
     matching = (
         Pair(image, label, count, sets)
         for image, (count, *sides) in shapes.items()
@@ -147,13 +149,13 @@ def _ways(place: Path, shapes: dict[Path, tuple[int, ...]], known: dict[str, Pat
 
 
 def _sets(path: Path) -> frozenset[str]:
-    """The sets that a file may belong to, by its name and that of its folder."""
+    """Return the sets to which a file may belong, by its name and the name of its folder."""
     return frozenset(set_name for set_name, said in NAMED.items() if said.search(str(path))) or frozenset(NAMED)
 
 
 def _shapes(paths: Sequence[Path]) -> dict[Path, tuple[int, ...]]:
-    """The shapes in the headers of those files that are in the format of MNIST. An unpacked file takes the place of the
-    gzipped one of its name."""
+    """Return the shapes in the headers of the files that are in the format of MNIST. Of an unpacked and a gzipped file
+    of the same name, only the unpacked one counts."""
     shapes: dict[Path, tuple[int, ...]] = {}
     for path in sorted(paths, key=lambda path: (path.suffix == ".gz", path)):
         if path.with_suffix("") in shapes and path.suffix == ".gz":

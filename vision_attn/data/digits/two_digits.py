@@ -1,4 +1,4 @@
-"""MNIST with two digits on one canvas, an experiment of DRAW (Gregor et al., ICML 2015, section 4.3)."""
+"""MNIST with two digits on one canvas, for the experiment of DRAW (Gregor et al., ICML 2015, section 4.3)."""
 
 from vision_attn.data.digits.clutter import Clutter
 from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE
@@ -7,8 +7,8 @@ from vision_attn.data.digits.mnist import NUM_VALIDATION, SIDE
 class TwoDigits(Clutter):
     """Two digits at random positions on the canvas, with intensities added and clipped to 1.
 
-    Implemented as clutter of a single piece that is as large as a digit. Labels and boxes are those of one of the two
-    digits. Training images, fixed sets and arguments are as in `Clutter`.
+    Implemented as clutter with a single piece as large as a digit. Labels and boxes are those of one of the two digits.
+    Training images, fixed sets and arguments are as in `Clutter`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The choices, the motion and the pixels of drawn films, for a whole batch at once."""
+"""Sample and draw films, a whole batch at once: random choices, the motion of objects, and pixels."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,8 @@ TRIES = 64
 
 
 class Films(NamedTuple):
-    """All random choices of a batch of films. Slots of objects past those of the script are meaningless."""
+    """All random choices of a batch of films. A script may have fewer objects than there are slots; the other slots are
+    meaningless."""
 
     cast: Int[np.ndarray, "B"]
     """Index into `CASTS`."""
@@ -40,9 +41,9 @@ class Films(NamedTuple):
     objects: Int[np.ndarray, "B N"]
     """The objects in the first frame."""
     turned: Int[np.ndarray, "B"]
-    """The object that the actor of `TURNS` becomes."""
+    """The object that the actor of the event `TURNS` becomes."""
     direction: Int[np.ndarray, "B"]
-    """The direction of `MOVES`: an index into `DIRECTIONS`."""
+    """The direction of the event `MOVES`: an index into `DIRECTIONS`."""
     corner: Int[np.ndarray, "B F N 2"]
     """Left and upper edge of each object in each frame, (x, y) in pixels."""
     side: Int[np.ndarray, "B N"]
@@ -58,7 +59,8 @@ def script_of(films: Films, film: int) -> Script:
 
 
 def event_frames(verb: int, segment: int, frames: int) -> range:
-    """The frames in which an event can be seen: those of its segment; for `STOPS` those around its first frame."""
+    """Return the frames in which an event can be seen: the frames of its segment; for `STOPS`, the frames around its
+    first one."""
     length = frames // SEGMENTS
     first = segment * length - (length // 2 if verb == STOPS else 0)
     return range(first, first + length)
@@ -67,7 +69,11 @@ def event_frames(verb: int, segment: int, frames: int) -> range:
 def arrange(
     bits: np.random.PCG64, num_films: int, split: str, mixture: tuple[float, ...], frames: int, size: int
 ) -> Films:
-    """Sample films of `split`. mixture: the proportions of `CASTS`. Raises UserError if `size` leaves no room."""
+    """Sample films of `split`. Raises UserError if `size` leaves no room.
+
+    mixture: the proportions of `CASTS`.
+    frames, size: the number of frames, and their height and width in pixels.
+    """
     shares = np.cumsum(mixture) / np.sum(mixture)
     cast = (uniform(bits, num_films, 1) >= shares[:-1]).sum(1)
     script = np.floor(uniform(bits, num_films) * np.array(NUM_SCRIPTS)[cast]).astype(np.int64)
@@ -81,7 +87,7 @@ def arrange(
     told = [scripts(*CASTS[index])[number] for index, number in zip(cast, script, strict=True)]
     objects, turned = _turned(bits, told, objects, split)
     direction = integers(bits, 0, len(DIRECTIONS) - 1, num_films)
-    corner, side = _staged(bits, told, direction, frames, size)
+    corner, side = _sample_places(bits, told, direction, frames, size)
     weights = WEIGHTS[[len(film_script.verbs) - min(FORMS) for film_script in told]]
     forms = (uniform(bits, *weights.shape) / weights).argsort(1)[:, :NUM_CAPTIONS]
     light = 18 + 70 * uniform(bits, num_films, 1, 4) + 26 * uniform(bits, num_films, 3, 4)
@@ -96,11 +102,11 @@ def arrange(
 def _turned(
     bits: np.random.PCG64, told: list[Script], objects: Int[np.ndarray, "B N"], split: str
 ) -> tuple[Int[np.ndarray, "B N"], Int[np.ndarray, "B"]]:
-    """Choose what the actor of `TURNS` becomes: an object of its shape and of a colour that no object has. Returns the
-    objects, with the actor exchanged for one that can turn if it cannot, and what each actor becomes.
+    """Choose what the actor of `TURNS` becomes: an object of its shape in a colour that no other object has. Return the
+    objects, where an actor that cannot turn is exchanged for one that can, and what each actor becomes.
 
-    Its pairs with the other objects are of `split`, or some of training films where no colour allows that: no film
-    shows a pair that another split holds out, before or after the turn.
+    The pairs of the new object with the others belong to `split` or, if no colour allows that, partly to training. So
+    neither before nor after the turn, a film shows a pair that another split holds out.
     """
     films, slots = np.arange(len(told)), np.arange(MAX_OBJECTS)
     becomes = np.arange(len(COLOURS)) * len(SHAPES) + (objects % len(SHAPES))[..., None]  # (B, N, colours)
@@ -122,11 +128,10 @@ def _turned(
     return objects, turned
 
 
-def _staged(
+def _sample_places(
     bits: np.random.PCG64, told: list[Script], direction: np.ndarray, frames: int, size: int
 ) -> tuple[Int[np.ndarray, "B F N 2"], Int[np.ndarray, "B N"]]:
-    """Sample where objects are in each frame, and their sides, by rejection until no object touches another that it
-    does not meet."""
+    """Sample the places of objects in each frame, and their sides, by rejection, until only objects touch that meet."""
     smallest, largest = side_range(size)
     corner, side = np.zeros((len(told), frames, MAX_OBJECTS, 2), np.int64), np.zeros((len(told), MAX_OBJECTS), np.int64)
     remaining = np.arange(len(told))
@@ -146,8 +151,11 @@ def _staged(
 
 
 def _paths(told: list[Script], start, side, step, drift, frames: int, size: int) -> Int[np.ndarray, "B tries F N 2"]:
-    """Compute the corners of objects in each frame of proposals (B, tries). step: the steps of `MOVES` (B, 2). drift:
-    the steps before `STOPS` (B, tries, 2)."""
+    """Compute the corners of objects in each frame of proposals (B, tries).
+
+    step: (B, 2), the steps of `MOVES`.
+    drift: (B, tries, 2), the steps before `STOPS`.
+    """
     length, time = frames // SEGMENTS, np.arange(frames)
     path = np.repeat(start[:, :, None], frames, axis=2)
     for segment in range(SEGMENTS):
@@ -178,7 +186,7 @@ def _paths(told: list[Script], start, side, step, drift, frames: int, size: int)
 
 
 def _exit(corner: np.ndarray, side: np.ndarray, size: int) -> np.ndarray:
-    """The way to the nearest border, and past it."""
+    """Return the steps by which an object leaves over the nearest border."""
     ways = np.concatenate([-corner - side[..., None], size - corner], axis=-1)
     nearest = np.abs(ways).argmin(-1)[..., None]
     axis = np.arange(2) == nearest % 2
@@ -186,7 +194,7 @@ def _exit(corner: np.ndarray, side: np.ndarray, size: int) -> np.ndarray:
 
 
 def _beside(corner: np.ndarray, side: np.ndarray, target: np.ndarray, target_side: np.ndarray) -> np.ndarray:
-    """The corner at which an object touches its target, on the side from which it comes."""
+    """Return the corner where an object touches its target, on the side from which it comes."""
     way = (2 * target + target_side[..., None]) - (2 * corner + side[..., None])
     across = np.abs(way).argmax(-1)[..., None] == np.arange(2)
     touching = np.where(way > 0, target - side[..., None], target + target_side[..., None])

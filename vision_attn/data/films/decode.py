@@ -1,8 +1,8 @@
 """Decode films from untrusted files, by PyAV. It needs no torch.
 
-A small file may declare a huge film, or be no film at all but a playlist, which names other files, or a description of
-a broadcast, which opens network connections. So only demuxers of films are allowed, which read nothing but the file
-itself, and what they announce is checked before it is decoded.
+A small file may declare a huge film. Or it may be a playlist, which names other files, or the description of a
+broadcast, which opens network connections. So only demuxers of films are allowed, which read nothing but the file
+itself, and the announced sizes are checked before anything is decoded.
 """
 
 import errno
@@ -32,20 +32,23 @@ ENDINGS = frozenset(
 BUFFER = 1 << 18
 """Bytes of a file that are read at once."""
 WIDEST = 8
-"""The largest ratio of a pixel's width and height. Pixels of films that state a larger one are taken as squares."""
+"""The largest ratio of a pixel's width and height. If a film states a larger one, its pixels are taken as squares."""
 TURNS = {
     (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT, (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
     (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM, (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
     (0, 1, -1, 0): Image.Transpose.ROTATE_270, (0, -1, -1, 0): Image.Transpose.TRANSVERSE,
     (0, -1, 1, 0): Image.Transpose.ROTATE_90,
 }  # fmt: skip
-"""The transpose that a display matrix asks for, by the signs of its a, b, c and d: (x, y) -> (a x + c y, b x + d y)."""
+"""The transpose for a display matrix, by the signs of its a, b, c and d: (x, y) -> (a x + c y, b x + d y)."""
 
 
 def decoded_film(path: str | Path | Encoded, frames: int, at_least: int, limits: Limits | None = None) -> Film:
-    """Decode `frames` frames of a film file, evenly spaced in time, upright, reduced to `at_least` pixels on their
-    shorter side; of a film with fewer frames some are repeated. Raises UserError naming the file if it cannot be read,
-    shows a single picture, or exceeds `limits`."""
+    """Decode frames of a film file, evenly spaced in time and upright. Raises UserError naming the file if it cannot be
+    read, shows a single picture, or exceeds `limits`.
+
+    frames: their number; a film with fewer frames repeats some.
+    at_least: the number of pixels to which their shorter side is reduced.
+    """
     if not isinstance(path, Encoded) and not Path(path).is_file():
         raise UserError(f"{path}: {'not a regular file' if Path(path).exists() else 'no such file'}")
     try:
@@ -68,7 +71,8 @@ def decoded_film(path: str | Path | Encoded, frames: int, at_least: int, limits:
 
 @contextmanager
 def _opened(path: str | Path | Encoded) -> Iterator[Any]:
-    """The bytes of a film, without the name of a file: FFmpeg takes names for addresses and for patterns of names."""
+    """Context manager: open a film as bytes. FFmpeg gets no file name, since it would take names for addresses or
+    patterns."""
     if isinstance(path, Encoded):
         yield BytesIO(path.read())
         return
@@ -79,8 +83,8 @@ def _opened(path: str | Path | Encoded) -> Iterator[Any]:
 
 
 def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
-    """Read the times of all frames, then keep the frames that are on screen at evenly spaced moments. Where frames have
-    no times, or times jump back, frames are counted instead."""
+    """Read the times of all frames, then keep the frames that are on screen at evenly spaced times. If frames have no
+    times, or times jump back, frames are counted instead."""
     import av
 
     try:
@@ -97,7 +101,8 @@ def _by_pyav(file: Any, frames: int, at_least: int, limits: Limits) -> Film:
 
 @contextmanager
 def _stream(file: Any) -> Iterator[tuple[Any, Any]]:
-    """The container in a file, and its film. Raises UserError if it has none, or is of another format."""
+    """Context manager: open the container in a file, and its film. Raises UserError if it has none, or is of another
+    format."""
     import av
 
     # Not as `options`: with these, old versions of PyAV crash on containers whose streams are found later.
@@ -129,8 +134,8 @@ def _refused(*_: Any) -> None:
 
 
 def _times(file: Any, limits: Limits) -> tuple[list[float], float] | None:
-    """Read from the container when each frame of a film appears, and when the last one disappears, in seconds, without
-    decoding any. None if a time is missing."""
+    """Read the time at which each frame of a film appears, and the time at which the last one disappears, in seconds,
+    without decoding. None if a time is missing."""
     starts, lengths, before = [], {}, None
     with _stream(file) as (container, stream):
         for packet in container.demux(stream):
@@ -174,7 +179,7 @@ def _decoded(file: Any, limits: Limits) -> Generator[_Shown, None, None]:
 
 
 def _kept(shown: Generator[_Shown, None, None], wanted: Sequence[float], at_least: int) -> list[Image.Image] | None:
-    """The frames on screen at these moments; None if a frame has no time."""
+    """Return the frames on screen at the `wanted` times; None if a frame has no time."""
     kept: list[Image.Image] = []
     last, count = None, 0
     with closing(shown):
@@ -203,7 +208,8 @@ def _picture(shown: _Shown, at_least: int) -> Image.Image:
 
 
 def _turn(frame: Any) -> Image.Transpose | None:
-    """The transpose that brings a frame upright, from the display matrix that a camera held on its side writes."""
+    """Return the transpose that turns a frame upright, from its display matrix, which a camera held on its side
+    writes."""
     matrix = next((data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
     if matrix is None or len(content := bytes(matrix)) < 20:
         return None

@@ -1,4 +1,4 @@
-"""Read films from files or from folders of frames. A fixed number of frames, evenly spaced, is kept of each."""
+"""Read films from files or from folders of frames, as a fixed number of evenly spaced frames."""
 
 import re
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from vision_attn.system.console import with_article
 from vision_attn.system.errors import UserError
 
 SHOWN = 224
-"""Pixels that the shorter side of a frame keeps for pictures, at least."""
+"""The smallest number of pixels on the shorter side of a frame for pictures."""
 
 
 def read_film(
     path: str | Path | Encoded, frames: int, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "F 3 S S"]:
-    """Read an encoder input of a film. Raises UserError naming the file if it cannot be read."""
+    """Read a film as the input of an encoder. Raises UserError naming the file if it cannot be read."""
     return film_input(open_film(path, frames, at_least=resolution), resolution, fit)
 
 
@@ -37,13 +37,13 @@ def film_input(film: Sequence[Image.Image], resolution: int, fit: Fit = "centre"
 
 
 def seen_frames(film: Sequence[Image.Image], resolution: int, fit: Fit) -> UInt8[np.ndarray, "F h w 3"]:
-    """The pixels of what an encoder sees of each frame; see `seen_pixels`."""
+    """Return the pixels of the part of each frame that an encoder sees; see `seen_pixels`."""
     return np.stack([seen_pixels(frame, resolution, fit) for frame in film])
 
 
 def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:
-    """Join the frames of a film, as an encoder sees them, side by side: the picture of a film. Its `info["times"]`
-    holds the times of a `Film`, if they are known."""
+    """Join the frames of a film, as an encoder sees them, side by side to a picture. Its `info["times"]` holds the
+    times of a `Film`, if they are known."""
     pictures = [seen_part(frame, fit) for frame in film]
     joined = Image.new("RGB", (sum(picture.width for picture in pictures), pictures[0].height))
     for number, picture in enumerate(pictures):
@@ -54,12 +54,14 @@ def strip(film: Sequence[Image.Image], fit: Fit = "centre") -> Image.Image:
 
 
 def open_film(path: Any, frames: int, at_least: int = SHOWN) -> Film:
-    """Open `frames` frames of a film, evenly spaced in time from the first to the last; of a shorter film some are
-    repeated.
+    """Open frames of a film, evenly spaced in time from the first to the last.
 
-    path: a file, a folder of frames, which are taken in the order of their names, or an array (F, Y, X, 3) or tensor
-    (F, 3, Y, X) of uint8. Frames are reduced to `at_least` pixels on their shorter side, those of a file to `SHOWN` if
-    that is more. Raises UserError naming the file if it cannot be read or is too large.
+    path: a file, a folder of frames in the order of their names, or an array (F, Y, X, 3) or tensor (F, 3, Y, X) of
+    uint8.
+    frames: their number; a shorter film repeats some.
+    at_least: the number of pixels to which the shorter side of frames is reduced; for a file at least `SHOWN`.
+
+    Raises UserError naming the file if it cannot be read or is too large.
     """
     if isinstance(path, np.ndarray | Tensor):
         return Film(_spaced("this film", [Image.fromarray(frame) for frame in _frames_of(path)], frames))
@@ -78,7 +80,8 @@ def open_film(path: Any, frames: int, at_least: int = SHOWN) -> Film:
 
 
 def frames_in(folder: Path) -> list[Path]:
-    """The frames in a folder: its images without hidden files, in the order of their names, in which 2 is before 10."""
+    """Return the frames in a folder: its images without hidden files, ordered by name with numbers by value, 2 before
+    10."""
 
     def order(file: Path) -> list[str | int]:
         return [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", file.name)]
@@ -88,7 +91,8 @@ def frames_in(folder: Path) -> list[Path]:
 
 
 def is_film(folder: Path) -> bool:
-    """Whether a folder is a film: it holds frames, and no film file. A folder that cannot be read is no film."""
+    """Return whether a folder is a film: it contains frames and no film file. A folder that cannot be read is no
+    film."""
     try:
         endings = {file.suffix.lower() for file in folder.iterdir() if not file.name.startswith(".")}
     except OSError:
@@ -106,14 +110,15 @@ def _frames_of(array: np.ndarray | Tensor) -> np.ndarray:
 
 
 def _spaced(path: Any, film: Sequence[Any], frames: int) -> list[Any]:
-    """`frames` of these, evenly spaced. Raises UserError for a single one, which shows no event to describe."""
+    """Return `frames` evenly spaced frames of a film. Raises UserError for a single frame, which shows no event to
+    describe."""
     if len(film) == 1:
         raise UserError(f"{path}: {SinglePicture()}")
     return [film[place] for place in torch.linspace(0, len(film) - 1, frames).round().long().tolist()]
 
 
 def _equal(path: Any, film: list[Image.Image]) -> list[Image.Image]:
-    """Frames of one size. Raises UserError if a frame has another shape than the first."""
+    """Return the frames resized to one size. Raises UserError if a frame has another shape than the first."""
     (width, height), *others = {frame.size for frame in film}
     if others:
         raise UserError(

@@ -1,9 +1,9 @@
-"""Drawn films: a built-in data set of synthetic films. It needs no download, and where and when each event happens is
-known.
+"""`DrawnFilms`, a built-in data set of synthetic films with captions. It needs no download, and the place and time of
+each event are known.
 
-One event follows the other, and captions tell in which order, so that no single frame, and no mean of frames, says
-enough. Training films are new in every epoch. Validation and test films are fixed and contain combinations of objects
-that training films never do (`scenes.grammar.pair_split`).
+One event follows the other, and captions tell their order, so that neither a single frame nor a mean of frames is
+sufficient. Training films are new in every epoch. Validation and test films are fixed and contain combinations of
+objects that training films never do (`scenes.grammar.pair_split`).
 """
 
 from functools import cached_property
@@ -34,17 +34,17 @@ from vision_attn.task import Task
 
 
 class DrawnFilms(DrawnCaptions):
-    """Films of two or three coloured shapes, of which two or three do something, with five captions each.
+    """Films of two or three coloured shapes, two or three of which do something, with five captions each.
 
-    frames: of a film, a multiple of 3, at least 6.
+    frames: the number of frames of a film, a multiple of 3, at least 6.
     size: height and width of the frames in pixels.
     rows: captions per film in a batch, at most five; `references` always holds all five.
     batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`; images are films.
     mixture: proportions of films of two objects and two events, three objects and two events, and three of both.
 
-    Objects move, stop, meet, change colour and leave: see `films.grammar`. `boxes` of a batch are those of the actor of
-    an event in the frames of the event, for each word that tells of it. Raises UserError for sizes and numbers that no
-    film can be drawn with.
+    Objects move, stop, meet, change colour and leave: see `films.grammar`. For each word that tells of an event,
+    `boxes` of a batch has the boxes of its actor in the frames of the event. Raises UserError for sizes and numbers
+    that no film can be drawn with.
     """
 
     content_words = CONTENT
@@ -116,8 +116,8 @@ class DrawnFilms(DrawnCaptions):
 
 def boxes(films: Films, film: int, size: int) -> dict[str, list[tuple[float, ...]]]:
     """Return, for each word of an event, the boxes of its actor, or of the object that it meets, in the frames of the
-    event: (x0, y0, x1, y1, frame), in [-1, 1] and counted from 0. An object that has left has an empty box on the
-    border."""
+    event: (x0, y0, x1, y1, frame), coordinates in [-1, 1] and frames counted from 0. An object that has left has an
+    empty box on the border."""
     by_word: dict[str, list[tuple[float, ...]]] = {}
     script, names = script_of(films, film), [OBJECTS[index].split() for index in films.objects[film]]
     corner, side = films.corner[film], films.side[film, None, :, None]

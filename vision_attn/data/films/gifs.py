@@ -1,4 +1,4 @@
-"""GIFs as films, by Pillow: of one without times, PyAV reads the first frame alone."""
+"""Decode GIFs as films, by Pillow, since PyAV reads only the first frame of a GIF without times."""
 
 from collections.abc import Iterator
 from io import BufferedIOBase
@@ -13,14 +13,18 @@ from vision_attn.system.errors import UserError
 MAGIC = b"GIF8"
 """The first bytes of a GIF."""
 PIXELS = 4_000_000_000
-"""Pixels of all frames together: Pillow takes half a minute for these."""
+"""The largest number of pixels of all frames together, for which Pillow takes half a minute."""
 SHORTEST, SHOWN = 0.011, 0.1
-"""A frame with a shorter time than the first, or with none, is shown for the second, as in browsers; in seconds."""
+"""In seconds. A frame without a duration, or with one shorter than `SHORTEST`, is shown for the time `SHOWN`, as in
+browsers."""
 
 
 def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits) -> Film:
-    """`frames` frames of a GIF, evenly spaced in time, reduced to `at_least` pixels on their shorter side. Raises
-    UserError if it cannot be read, or exceeds `limits`."""
+    """Decode frames of a GIF, evenly spaced in time. Raises UserError if it cannot be read, or exceeds `limits`.
+
+    frames: their number.
+    at_least: the number of pixels to which their shorter side is reduced.
+    """
     limits.most = min(limits.most, PIXELS)
     times = [*_times(file, limits)]
     if len(times) == 1:
@@ -39,7 +43,7 @@ def film_of_gif(file: BufferedIOBase, frames: int, at_least: int, limits: Limits
 
 
 def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits) -> dict[int, Image.Image]:
-    """The frames of these numbers."""
+    """Return the frames with the numbers `places`."""
     pictures = {}
     for number in range(max(places) + 1):
         film.seek(number)
@@ -51,8 +55,8 @@ def _pictures(film: Image.Image, places: set[int], at_least: int, limits: Limits
 
 
 def _times(file: BufferedIOBase, limits: Limits) -> Iterator[float]:
-    """Yield how long each frame is shown, in seconds, without decoding any. Raises UserError if they are too many or
-    too large."""
+    """Yield the duration of each frame in seconds, without decoding. Raises UserError if frames are too many or too
+    large."""
     file.seek(6)
     width, height = _size(header := file.read(7))
     _skip_colours(file, header[4:5])

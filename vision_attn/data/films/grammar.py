@@ -1,7 +1,7 @@
-"""The content of drawn films: scripts of events that happen one after the other, and the captions that tell them.
+"""The grammar of drawn films: scripts of events, which happen one after the other, and captions that tell them.
 
-A film has `SEGMENTS` segments of equal length, and at most one event in each. Each event has an actor of its own and is
-of a kind of its own, so that a verb names exactly one event, and an object acts at most once.
+A film has `SEGMENTS` segments of equal length, with at most one event in each. All events of a film differ in their
+actors and verbs, so that a verb names exactly one event, and an object acts at most once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ VERBS = ("moves", "stops", "turns", "leaves", "meets")
 MOVES, STOPS, TURNS, LEAVES, MEETS = range(len(VERBS))
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
-# Templates of captions with their weights; {1}, {2} and {3} are the events in the order in which they happen. As in
+# Templates of captions with their weights; {1}, {2} and {3} are the events in the order of time. As in
 # scenes, the opening word determines which event is told first.
 FORMS = {
     2: {
@@ -46,7 +46,7 @@ CONTENT = frozenset((*COLOURS, *SHAPES, *VERBS, *DIRECTIONS))
 
 
 class Script(NamedTuple):
-    """The events of a film. Event e has object e as its actor."""
+    """The events of a film. Object e is the actor of event e."""
 
     num_objects: int
     verbs: tuple[int, ...]
@@ -54,12 +54,13 @@ class Script(NamedTuple):
     segments: tuple[int, ...]
     """The segment of each event."""
     target: int
-    """The object that the actor of `MEETS` meets; -1 without that event."""
+    """The object that the actor of `MEETS` meets; -1 if there is no such event."""
 
 
 @cache
 def scripts(num_objects: int, num_events: int) -> tuple[Script, ...]:
-    """All scripts that make sense: an object moves before it stops, and whom one meets is there, and at rest."""
+    """Return all scripts that make sense: an object moves before it stops, and an object that is met is present and at
+    rest."""
     possible = []
     times = combinations(range(SEGMENTS), num_events)
     for segments, verbs in product(times, permutations(range(len(VERBS)), num_events)):
@@ -77,8 +78,13 @@ def scripts(num_objects: int, num_events: int) -> tuple[Script, ...]:
 
 
 def tell(script: Script, objects: Sequence[int], turned: int, direction: str, forms: Sequence[int]) -> list[str]:
-    """The captions of a film. objects: by index, in the order of `script`. turned: the object that the actor of `TURNS`
-    becomes. direction: of `MOVES`. forms: the templates to use."""
+    """Return the captions of a film.
+
+    objects: their indices, in the order of `script`.
+    turned: the object that the actor of `TURNS` becomes.
+    direction: of the event `MOVES`.
+    forms: the templates to use.
+    """
     names = [OBJECTS[index] for index in objects]
     events = []
     for actor, verb in enumerate(script.verbs):
@@ -91,7 +97,7 @@ def tell(script: Script, objects: Sequence[int], turned: int, direction: str, fo
 
 
 def all_captions() -> Iterator[str]:
-    """Captions with every template, event, colour and shape, for the vocabulary."""
+    """Yield captions with every template, event, colour and shape, for the vocabulary."""
     sets = np.concatenate([combinations_of("train", SEGMENTS), combinations_of("val", SEGMENTS)])
     for number, objects in enumerate(sets):
         events = 2 + number % 2

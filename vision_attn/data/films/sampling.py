@@ -1,4 +1,4 @@
-"""Choose the frames of a film that are kept, evenly spaced in time, and limit what decoding it may take."""
+"""Choose evenly spaced frames of a film, and limit the pixels and the time of decoding."""
 
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
@@ -9,9 +9,9 @@ from PIL import Image
 from vision_attn.system.errors import UserError
 
 LARGEST, LONGEST = 4096 * 4096, 200_000
-"""Pixels of a frame, and frames of a film."""
+"""The largest number of pixels of a frame, and of frames of a film."""
 PIXELS = 400_000_000_000
-"""Pixels of all frames together: two hours of Full HD."""
+"""The largest number of pixels of all frames together: two hours of Full HD."""
 SECONDS, SECONDS_PER_MB = 60, 30
 """The time that decoding a film may take: `SECONDS`, and `SECONDS_PER_MB` for each megabyte of its file. Ordinary films
 take a tenth of this; a small file that takes longer was made to do so."""
@@ -23,12 +23,12 @@ class Film(list[Image.Image]):
     def __init__(self, frames: Iterable[Image.Image], times: Sequence[float] | None = None) -> None:
         super().__init__(frames)
         self.times = None if times is None else [round(time, 3) for time in times]
-        """The evenly spaced moments at which the frames are on screen, in seconds from the beginning of the film; None
-        if they are unknown, as those of a folder of frames."""
+        """The evenly spaced times at which the frames are on screen, in seconds from the beginning of the film; None if
+        they are unknown, as for a folder of frames."""
 
 
 class SinglePicture(UserError):
-    """A file shows one picture, in which nothing happens."""
+    """Raised for a file with a single picture, in which nothing happens."""
 
     def __init__(self) -> None:
         super().__init__("a single picture, and this model takes films: give a film, or a folder of frames")
@@ -37,7 +37,9 @@ class SinglePicture(UserError):
 class Limits:
     """Limits on decoding one film: counts its pixels and its time.
 
-    size: bytes of its file. pixels: of all frames together. clock: the time in seconds.
+    size: the number of bytes of its file.
+    pixels: the largest number of pixels of all frames together.
+    clock: returns the time in seconds.
     """
 
     def __init__(self, size: int, *, pixels: int = PIXELS, clock: Callable[[], float] = monotonic) -> None:
@@ -46,7 +48,10 @@ class Limits:
         self.end = clock() + self.seconds
 
     def check(self, width: int, height: int, frames: int = 1) -> None:
-        """Raise UserError if a film of this many frames of this size is too large, or has taken too long."""
+        """Raise UserError if a film is too large, or decoding has taken too long.
+
+        width, height, frames: the size of its frames and their number.
+        """
         if width * height > LARGEST:
             raise UserError(f"it has more than {LARGEST:,} pixels in a frame")
         if frames > LONGEST:
@@ -58,15 +63,19 @@ class Limits:
 
 
 def moments(starts: Sequence[float], end: float, frames: int) -> list[float]:
-    """`frames` evenly spaced moments, from the middle of the first frame of a film to the middle of its last.
+    """Return evenly spaced times, from the middle of the first frame of a film to the middle of its last frame.
 
-    starts: when each frame appears, at least two, in order. end: when the last one disappears. If all frames are shown
-    for the same time, the frames on screen are those whose numbers are evenly spaced from the first to the last.
+    If all frames have the same duration, the frames on screen at these times have evenly spaced numbers, from the first
+    to the last.
+
+    starts: the time at which each frame appears, at least two, in order.
+    end: the time at which the last frame disappears.
+    frames: the number of times.
     """
     return np.linspace((starts[0] + starts[1]) / 2, (starts[-1] + end) / 2, frames).tolist()
 
 
 def reduced_size(width: int, height: int, at_least: int) -> tuple[int, int]:
-    """The size of a picture whose shorter side is reduced to `at_least` pixels, if it has more."""
+    """Return the size of a picture after its shorter side is reduced to `at_least` pixels, if it has more."""
     scale = min(1.0, at_least / min(width, height))
     return max(1, round(width * scale)), max(1, round(height * scale))

@@ -1,1 +1,1 @@
-"""Read image files of any format within limits, as RGB squares or as pixels that are sliced."""
+"""Read image files of any format, with limits on pixels and memory, as squares or to be sliced."""

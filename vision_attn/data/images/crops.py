@@ -1,4 +1,4 @@
-"""Random crops of photographs, mirrored or not, resized on the device that trains."""
+"""Random crops of photographs, mirrored or not, cut and resized on the device of the training."""
 
 import numpy as np
 import torch
@@ -10,9 +10,12 @@ from torch.nn import functional as F
 def random_crops(
     smallest: float, mirrored: Bool[np.ndarray, "N"], rng: np.random.Generator
 ) -> Float[np.ndarray, "N 4"]:
-    """Sample a random square (x0, y0, x1, y1) of each of N photographs, with a side of `smallest` to 1 times theirs.
+    """Sample a random square (x0, y0, x1, y1) of each of N photographs.
 
-    The corners of a photograph are (-1, -1), top left, and (1, 1). In a mirrored one x0 > x1.
+    smallest: the smallest side of a square; the side of a photograph is 1.
+    mirrored: the photographs to mirror; their squares have x0 > x1.
+
+    The corners of a photograph are (-1, -1), top left, and (1, 1).
     """
     side = rng.uniform(smallest, 1, (len(mirrored), 1))
     centre = rng.uniform(-1, 1, (len(mirrored), 2)) * (1 - side)

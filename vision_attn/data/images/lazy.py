@@ -1,4 +1,4 @@
-"""Open image files as pixels that can be sliced: photographs are decoded, .npy files are mapped into memory."""
+"""Open image files as arrays of pixels to be sliced: photographs are decoded, .npy files are mapped into memory."""
 
 import mmap
 import os
@@ -23,10 +23,11 @@ OPENED = ENDINGS | {ARRAY}
 
 
 def open_pixels(path: str | Path | Encoded, *, side: int | None = None, square: bool = False) -> Sliced:
-    """Open an image: (Y, X, 3), or (Y, X) or (Y, X, C) of an array in a .npy file, which is read where it is sliced.
+    """Open a photograph as pixels (Y, X, 3), or an array (Y, X) or (Y, X, C) in a .npy file, which is read where it is
+    sliced. Raises UserError naming the file if it is no image.
 
-    side: the longer side to which the image is resized, in pixels. square: take the centre square first. Raises
-    UserError naming the file if it is no image.
+    side: the longer side to which the image is resized, in pixels.
+    square: whether to take the centre square first.
     """
     if not isinstance(path, Encoded) and Path(path).suffix.lower() == ARRAY:
         array = Mapped(path)
@@ -49,7 +50,7 @@ def size_of_pixels(path: str | Path, *, side: int | None = None, square: bool = 
 
 
 def fitted(pixels: Sliced, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Resize pixels to fit into Y x X pixels, with their aspect ratio, in the middle of black. Returns (Y, X, 3)."""
+    """Resize pixels to fit into Y x X pixels, in their aspect ratio, centred on black. Returns (Y, X, 3)."""
     _, Y, X = shape
     small = Images([pixels], 3).sampled(4 * max(Y, X))[0].permute(1, 2, 0).numpy()
     scale = min(Y / small.shape[0], X / small.shape[1])
@@ -61,7 +62,7 @@ def fitted(pixels: Sliced, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 
 class Inverted:
-    """Pixels with black and white swapped where they are sliced."""
+    """Pixels whose slices have black and white swapped."""
 
     dtype = np.dtype(np.uint8)
 
@@ -73,11 +74,10 @@ class Inverted:
 
 
 class Mapped:
-    """The pixels of an array in a .npy file, which is mapped into memory.
+    """The pixels of an array in a memory-mapped .npy file.
 
-    Rows that lie far apart are read from the file instead: for each row that is touched, the system may map 2 MB around
-    it, which adds up to 300 MB for an overview of 20,000 x 20,000 pixels. Raises UserError naming the file if it holds
-    no array of pixels.
+    Rows that lie far apart are read from the file instead: the system may map 2 MB around each row that is touched, 300
+    MB for an overview of 20,000 x 20,000 pixels. Raises UserError naming the file if it holds no array of pixels.
     """
 
     dtype = np.dtype(np.uint8)
@@ -116,13 +116,13 @@ class Mapped:
 
 
 def resized(image: Image.Image, side: int, square: bool = False) -> NDArray[np.uint8]:
-    """The pixels of an image, or of its centre square, whose longer side is resized to `side` pixels."""
+    """Return the pixels of an image, or of its centre square, whose longer side is resized to `side` pixels."""
     box = centre_square(*image.size) if square else (0, 0, *image.size)
     size = _resized_size(box[2] - box[0], box[3] - box[1], side)
     return np.array(image.resize(size, Image.Resampling.BICUBIC, box=box))
 
 
 def _resized_size(width: int | float, height: int | float, side: int) -> tuple[int, int]:
-    """The width and height, in proportion, of which the longer is `side`."""
+    """Return the width and height scaled so that the longer one is `side`."""
     scale = side / max(width, height)
     return max(1, round(scale * width)), max(1, round(scale * height))

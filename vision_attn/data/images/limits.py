@@ -1,4 +1,4 @@
-"""Limits on the pixels and the memory of an image, which are checked before it is decoded.
+"""Limits on the pixels and the memory of images, checked before they are decoded.
 
 A small file may declare a huge image. Threads that decode at the same time share a memory budget.
 """
@@ -19,7 +19,8 @@ from vision_attn.system.errors import UserError
 MAX_PIXELS = 64_000_000
 """Limit on the pixels of a decoded image. The environment variable VISION_ATTN_MAX_PIXELS overrides it."""
 BYTES_PER_PIXEL = 8
-"""Memory per pixel. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) have a lower limit on pixels."""
+"""Bytes of memory per pixel. Decoders that need more (WebP, AVIF, JPEG 2000, progressive JPEG) have a lower limit on
+pixels."""
 MEMORY = 1 << 30
 """Bytes that all decoding threads together may use; a larger image is decoded alone."""
 _PLANES = 8
@@ -27,7 +28,7 @@ _PLANES = 8
 
 
 class Budget:
-    """An amount shared by threads, which take parts of it and return them; first come, first served."""
+    """An amount, such as of memory, from which threads take parts and give them back; first come, first served."""
 
     def __init__(self, most: int) -> None:
         self.most, self.free = most, most
@@ -35,7 +36,7 @@ class Budget:
 
     @contextmanager
     def take(self, amount: int) -> Iterator[None]:
-        """Wait until `amount` is free, or the whole budget if `amount` exceeds it, and take it."""
+        """Context manager: wait until `amount` is free, or the whole budget if `amount` exceeds it, and take it."""
         amount = min(amount, self.most)
         with self._turn, self._changed:
             self._changed.wait_for(lambda: self.free >= amount)
@@ -49,18 +50,18 @@ class Budget:
 
 
 class TooLarge(UserError):
-    """The image has too many pixels, or takes too much memory."""
+    """Raised for an image with too many pixels, or one that needs too much memory."""
 
 
 class Refused(UserError):
-    """The reason why a file is refused, without its name."""
+    """Raised for a file that is refused, with the reason but without the name of the file."""
 
     error_type = UserError
     """The class of the error that the user sees."""
 
 
 class Huge(Refused):
-    """The file is refused for its size."""
+    """Raised for a file that is refused for its size."""
 
     error_type = TooLarge
 
@@ -105,7 +106,8 @@ def _max_pixels() -> int:
 
 
 def _keeps_coefficients(file: BufferedIOBase, components: int) -> bool:
-    """Whether the decoder of a JPEG holds all coefficients at once: the file is progressive or has several scans."""
+    """Return whether the decoder of a JPEG needs all coefficients at once, because the file is progressive or has
+    several scans."""
     place = file.tell()
     file.seek(2)
     try:

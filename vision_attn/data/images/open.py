@@ -45,21 +45,21 @@ ENDINGS = frozenset(ending for endings in FORMATS.values() for ending in endings
 """File extensions of images, in lower case."""
 
 _AT_ONCE = 1 << 24
-"""Files of up to these bytes are read at once: each small read gives Python's lock away, and threads that decode wait
-for it longer than for the disk."""
+"""Files of up to this number of bytes are read at once. Each small read would release Python's lock, and decoding
+threads would wait for the lock longer than for the disk."""
 _TRIMMED_ABOVE = 1 << 26
-"""After decoding an image that takes more bytes, freed memory is returned to the system."""
+"""Freed memory is returned to the system after decoding an image that needed more bytes than this."""
 
 
 class Encoded(NamedTuple):
-    """A photograph as its file holds it, without the file."""
+    """The bytes of an image file, without the file."""
 
     name: str
     """The name for messages."""
     content: bytes | Callable[[], bytes]
     """The bytes of the file, or a function that reads them."""
     size: int | None = None
-    """The number of bytes, where it is known before they are read; -1: there are none."""
+    """The number of bytes, if it is known before they are read; -1: there are none."""
 
     def __str__(self) -> str:
         return self.name
@@ -69,7 +69,7 @@ class Encoded(NamedTuple):
 
 
 class Isolated(Encoded):
-    """An untrusted file, which another process decodes: see `data.isolated`."""
+    """An untrusted file, to be decoded in another process: see `data.isolated`."""
 
     content: bytes
 
@@ -98,7 +98,8 @@ def open_photograph(path: str | Path | Encoded, at_least: int | None = None) -> 
 
 @contextmanager
 def decoded_image(path: str | Path | Encoded, at_least: int | None = None) -> Iterator[Image.Image]:
-    """Like `open_photograph`, but its memory counts against the budget of all threads until the block ends."""
+    """Context manager: do as `open_photograph`; the memory of the image counts against the budget of all threads until
+    the block ends."""
     if isinstance(path, Isolated):
         yield path.opened("photograph", at_least)
         return
@@ -111,8 +112,7 @@ def decoded_image(path: str | Path | Encoded, at_least: int | None = None) -> It
 
 
 def open_as_stored(path: str | Path | Encoded) -> Image.Image:
-    """Open the first image in `path`, upright, with the mode that it has there, such as RGBA. Raises as
-    `open_photograph`."""
+    """Open the first image in `path`, upright, in the mode of the file, such as RGBA. Raises like `open_photograph`."""
     if isinstance(path, Isolated):
         return path.opened("stored")
     with ExitStack() as held, _named(path):
@@ -121,14 +121,17 @@ def open_as_stored(path: str | Path | Encoded) -> Image.Image:
 
 
 def size_of(path: str | Path | Encoded) -> tuple[int, int]:
-    """Read the width and height of the first image in `path` once it is upright, without decoding it. Raises as
+    """Read the width and height of the first image in `path` when upright, without decoding it. Raises like
     `open_photograph`."""
     with ExitStack() as held, _named(path):
         return upright_size(_identified(_opened(path, held)))
 
 
 def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = None) -> ImageFile.ImageFile:
-    """Load the first image in `path`. `held` keeps its file open and its share of the budget."""
+    """Load the first image in `path`.
+
+    held: keeps its file open, and its share of the budget.
+    """
     file = _opened(path, held)
     image = _identified(file)
     whole = _draft(image, at_least)
@@ -148,8 +151,7 @@ def _loaded(path: str | Path | Encoded, held: ExitStack, at_least: int | None = 
 
 def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
     """Return Pillow's `tile` of a 16-bit RGB image, changed so that it decodes the lower byte of each number in place
-    of the upper one: images of few bits may have nothing in the upper bytes. Empty for other images, and for very large
-    ones."""
+    of the upper byte, which may be empty in images of few bits. Empty for other images, and for very large ones."""
     native = "RGB;16B" if sys.byteorder == "little" else "RGB;16L"
     other = {"RGB;16B": "RGB;16L", "RGB;16L": "RGB;16B", "RGB;16N": native}
     tiles = []
@@ -166,7 +168,7 @@ def _lower_bytes(image: ImageFile.ImageFile) -> list[Any]:
 
 
 def _opened(path: str | Path | Encoded, held: ExitStack) -> BufferedIOBase:
-    """The file of `path`, which `held` closes."""
+    """Open the file of `path`. `held` closes it."""
     if isinstance(path, Encoded):
         return BytesIO(path.read())
     _refuse_special(path)
@@ -182,7 +184,7 @@ def _give_back() -> None:
 
 @contextmanager
 def _named(path: str | Path | Encoded) -> Iterator[None]:
-    """Turn any exception into a UserError of one line that names `path`."""
+    """Context manager: convert any exception to a UserError of one line that names `path`."""
     try:
         yield
     except Refused as error:
@@ -199,7 +201,8 @@ def _named(path: str | Path | Encoded) -> Iterator[None]:
 
 
 def _refuse_special(path: str | Path) -> None:
-    """Refuse all but regular files: opening a FIFO would block, and reading a device may do anything."""
+    """Raise UserError for anything but a regular file: opening a FIFO would block, and reading a device may do
+    anything."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         raise Refused(f"not a readable image ({'a folder' if stat.S_ISDIR(mode) else 'not a regular file'})")
@@ -208,8 +211,8 @@ def _refuse_special(path: str | Path) -> None:
 def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
     """Open the image in `file` and read its header.
 
-    Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable, and gives Pillow no file name:
-    it would map the file into memory, and truncating a mapped file kills the process.
+    Unlike PIL.Image.open, ignores Pillow's limit on pixels, which is a global variable. Gives Pillow no file name,
+    because it would map the file into memory, and truncating a mapped file kills the process.
     """
     file.seek(0)
     start = file.read(16)
@@ -231,7 +234,7 @@ def _identified(file: BufferedIOBase) -> ImageFile.ImageFile:
 
 @cache
 def _quiet_libtiff() -> None:
-    """Keep libtiff from printing what is wrong with a damaged file on standard error, without the file's name."""
+    """Keep libtiff from printing its messages about damaged files, which lack the file's name, on standard error."""
     with suppress(AttributeError, OSError, TypeError):  # Pillow may be built without it, or hold it without its names
         ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 

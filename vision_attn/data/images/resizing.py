@@ -1,4 +1,4 @@
-"""Resize batches of decoded photographs to squares, by torch, where they are needed: on a GPU or on the CPU."""
+"""Resize batches of decoded photographs to squares by torch, on the CPU or on the GPU that needs them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 RESIZING = "torch-bicubic"
-"""The name of the way of resizing, on which a cache of annotation vectors depends. Caches without a name are older:
-Pillow resized photographs, and the border of a centre square mixed with the pixels around it."""
+"""The name of this way of resizing, stored in caches of annotation vectors. Older caches have no name: for them, Pillow
+resized photographs, and the border of a centre square mixed with the pixels around it."""
 
 
 class SameSize(NamedTuple):
-    """The photographs (or films) of a batch that have one size."""
+    """Photographs (or films) of a batch that have the same size."""
 
     places: list[int]
     """Their positions in the batch."""
@@ -23,7 +23,8 @@ class SameSize(NamedTuple):
 
 
 def grouped(pictures: Sequence[UInt8[np.ndarray, "*F _ _ 3"]]) -> list[SameSize]:
-    """Put the decoded photographs of a batch together by size. `torch.interpolate` takes those of one size at once."""
+    """Group the decoded photographs of a batch by size, because `F.interpolate` takes photographs of one size at
+    once."""
     places: dict[tuple[int, ...], list[int]] = {}
     for place, picture in enumerate(pictures):
         places.setdefault(picture.shape, []).append(place)
@@ -34,7 +35,8 @@ def grouped(pictures: Sequence[UInt8[np.ndarray, "*F _ _ 3"]]) -> list[SameSize]
 
 
 def squares(groups: Sequence[SameSize], resolution: int, device: torch.device) -> UInt8[Tensor, "B *F 3 S S"]:
-    """The batch that `grouped` has divided, resized on `device`; photographs have their channels last in memory."""
+    """Resize the groups of a batch on `device`, and return the batch. Photographs have their channels last in
+    memory."""
     squared = [resized(group.pixels.to(device, non_blocking=True), resolution) for group in groups]
     if len(squared) == 1:
         return squared[0]
@@ -45,8 +47,8 @@ def squares(groups: Sequence[SameSize], resolution: int, device: torch.device) -
 
 
 def resized(pixels: UInt8[Tensor, "N *F h w 3"], resolution: int) -> UInt8[Tensor, "N *F 3 S S"]:
-    """Resize pixels to squares (bicubic, antialiased), as Pillow does: on a CPU in the same integers, elsewhere within
-    one level of 255."""
+    """Resize pixels to squares (bicubic, antialiased) as Pillow does: on a CPU with the same integers, elsewhere to
+    within one level of 255."""
     images = pixels.flatten(0, -4).movedim(-1, -3)  # channels last in memory
     if images.shape[-2:] != (resolution, resolution):
         resize = _in_integers if images.device.type == "cpu" else in_floats
@@ -59,7 +61,7 @@ def _in_integers(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Ten
 
 
 def in_floats(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Tensor, "N 3 S S"]:
-    """Resize in floats, for devices whose kernels take no integers. Like Pillow, resizes rows, then columns, and rounds
+    """Resize in floats, for devices without kernels for integers. Like Pillow, resizes rows, then columns, and rounds
     half up each time."""
     result = images.float()
     for size in ((images.shape[-2], resolution), (resolution, resolution)):
@@ -68,6 +70,6 @@ def in_floats(images: UInt8[Tensor, "N 3 h w"], resolution: int) -> UInt8[Tensor
 
 
 def as_index(numbers: list[int], device: torch.device) -> Tensor:
-    """Numbers as a tensor on the device, copied without waiting for it."""
+    """Return numbers as a tensor on the device, copied without synchronisation."""
     tensor = torch.tensor(numbers, dtype=torch.long)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -1,4 +1,5 @@
-"""Read photographs as encoder inputs: upright, in RGB, the centre or the whole of it resized to a square.
+"""Read photographs as inputs of encoders: upright, in RGB, the centre square or the whole photograph resized to a
+square.
 
 Pillow decodes in threads; torch resizes a batch at a time (`resizing`).
 """
@@ -21,7 +22,7 @@ from vision_attn.geometry.extents import Extent
 from vision_attn.system.machine import cores
 
 AS_DECODED = 1 << 19
-"""A photograph of which an encoder sees at most this number of pixels is resized together with its batch, not
+"""If an encoder sees at most this number of pixels of a photograph, they are resized together with the batch, not
 before."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,8 +31,7 @@ Result = TypeVar("Result")
 def read_image(
     path: str | Path | Encoded, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """Read an encoder input: the centre square of a photograph, or the whole of it, resized to `resolution` (see
-    `resized`).
+    """Read the centre square of a photograph, or all of it, resized to `resolution` (see `resized`).
 
     Raises UserError naming the file if it cannot be read.
     """
@@ -41,28 +41,28 @@ def read_image(
 def encoder_input(
     image: Image.Image, resolution: int, fit: Fit = "centre"
 ) -> UInt8[Tensor, "3 {resolution} {resolution}"]:
-    """The centre square of an RGB image, or the whole of it, resized to `resolution` (see `resized`)."""
+    """Return the centre square of an RGB image, or all of it, resized to `resolution` (see `resized`)."""
     return square_of(seen_pixels(image, resolution, fit), resolution)
 
 
 def square_of(pixels: UInt8[np.ndarray, "h w 3"], resolution: int) -> UInt8[Tensor, "3 S S"]:
-    """Pixels as they are decoded, resized to a square, the channels first in memory."""
+    """Resize decoded pixels to a square, with the channels first in memory."""
     return resized(torch.from_numpy(pixels)[None], resolution)[0].contiguous()
 
 
 def read_seen(path: str | Path | Encoded, resolution: int, fit: Fit) -> UInt8[np.ndarray, "h w 3"]:
-    """Decode what an encoder sees of a photograph; see `seen_pixels`. Raises UserError naming the file if it cannot be
-    read.
+    """Decode the part of a photograph that an encoder sees; see `seen_pixels`. Raises UserError naming the file if it
+    cannot be read.
 
-    Calls nothing of torch, whose threads would fight with those that decode.
+    Does not call torch, whose threads would compete with the decoding threads.
     """
     with decoded_image(path, at_least=2 * resolution) as image:
         return seen_pixels(image, resolution, fit)
 
 
 def seen_pixels(image: Image.Image, resolution: int, fit: Fit) -> UInt8[np.ndarray, "h w 3"]:
-    """The pixels of what an encoder sees of an RGB image, in its own size. Of a large image they are resized already,
-    in the same way: batches of them wait in memory."""
+    """Return the pixels of the part of an RGB image that an encoder sees, in their own size. Many pixels are resized at
+    once, in the same way as later, because batches wait in memory."""
     seen = seen_box(*image.size, fit)
     if seen != (0, 0, *image.size):
         image = image.crop(seen)
@@ -102,8 +102,11 @@ def centre_square(width: int, height: int) -> tuple[int, int, int, int]:
 def in_threads(
     make: Callable[[Item], Result], items: Iterable[Item], *, ahead: int = 64, threads: int | None = None
 ) -> Iterator[Result]:
-    """Yield `make(item)` for each item, in order, computed by this number of threads (None: one per core), at most
-    `ahead` items early. Items are taken from `items` in the thread of the caller.
+    """Yield `make(item)` for each item, in order, computed in threads. Items are taken from `items` in the caller's
+    thread.
+
+    ahead: how many items may be computed before they are asked for.
+    threads: the number of threads; None: one per core.
 
     Threads suffice, because Pillow releases the GIL when it decodes.
     """

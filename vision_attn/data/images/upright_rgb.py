@@ -32,14 +32,15 @@ def reduction(image: Image.Image) -> int:
 
 def in_rgb(image: Image.Image) -> Image.Image:
     """Convert `image` to RGB, upright by its EXIF orientation, and reduce it by `reduction`. Transparency becomes
-    white; deeper greys are scaled to 8 bits (`white_of`). The result has no metadata."""
+    white; greys of more than 8 bits are scaled (`white_of`). The result has no metadata."""
     return upright(image, _converted(image))
 
 
 def upright(image: Image.Image, converted: Image.Image) -> Image.Image:
-    """Transpose `converted`, a copy of `image` or what was made from it, by the EXIF orientation of `image`.
+    """Transpose `converted`, which was made from `image`, by the EXIF orientation of `image`.
 
-    The result has no metadata but the transparent colour: whoever receives it would apply an orientation a second time.
+    The result has no metadata except the transparent colour. Otherwise other code would apply the orientation a second
+    time.
     """
     transpose = _transpose(image)
     result = converted if transpose is None else converted.transpose(transpose)
@@ -56,7 +57,7 @@ def _transpose(image: Image.Image) -> Image.Transpose | None:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Return the width and height of `image`, which is not loaded, once it is upright."""
+    """Return the width and height of `image`, which need not be loaded, when upright."""
     width, height = image.size
     if isinstance(image, TiffImageFile):  # newer versions of Pillow exchange them when they open the file
         width, height = image.tag_v2[IMAGEWIDTH], image.tag_v2[IMAGELENGTH]
@@ -85,7 +86,7 @@ def _boxes(image: Image.Image, side: int) -> Iterator[tuple[int, int, int, int]]
 
 
 def _white(image: Image.Image) -> float | None:
-    """Return the value that becomes 255 in a grey image of 16 or 32 bits or floats; None for other modes."""
+    """Return the value of a grey image of 16 or 32 bits or floats that becomes 255; None for other modes."""
     if not image.mode.startswith("I") and image.mode != "F":
         return None
     brightest = max(float(_numbers(image.crop(box)).max(initial=0.0)) for box in _boxes(image, TILE))
@@ -95,9 +96,12 @@ def _white(image: Image.Image) -> float | None:
 def white_of(brightest: float, *, unit: bool) -> float:
     """Return the value that becomes 255 in a grey image whose largest value is `brightest`.
 
-    Cameras, microscopes and X-ray detectors store 10, 12 or 14 bits in files of 16, and the files do not say so: white
-    is the largest number of as many bits as `brightest` takes, at least 8. Values above 16 bits are scaled by their
-    maximum. unit: the image has floats, which lie in [0, 1] if none is larger.
+    Cameras, microscopes and X-ray detectors store 10, 12 or 14 bits in files of 16 bits, and the files do not say so.
+    So white is the largest number with as many bits as `brightest`, at least 8. Above 16 bits, values are scaled by
+    their maximum.
+
+    brightest: the largest value of the image.
+    unit: whether the image has floats, which are taken to be in [0, 1] if none is larger.
     """
     if unit and brightest <= 1:
         return 1.0
@@ -105,13 +109,14 @@ def white_of(brightest: float, *, unit: bool) -> float:
 
 
 def largest(image: Image.Image) -> int:
-    """The largest number of an RGB image."""
+    """Return the largest number of an RGB image."""
     extrema: Any = image.getextrema()
     return max(most for _, most in extrema)
 
 
 def joined_bytes(upper: Image.Image, lower: Image.Image) -> Image.Image:
-    """Return RGB of 8 bits from the two bytes of colours of 16 bits, scaled by `white_of` their largest number."""
+    """Return 8-bit RGB from the upper and lower bytes of 16-bit colours, scaled so that `white_of` their largest number
+    becomes 255."""
     high = largest(upper)
     mask = upper.point([255 * (value == high) for value in range(256)] * 3)
     low = largest(ImageChops.multiply(lower, mask))

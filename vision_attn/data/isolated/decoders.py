@@ -1,7 +1,7 @@
-"""Decode untrusted files in separate processes, and end those that take too long.
+"""`Decoders`: decode untrusted files in separate processes, which are ended if they take too long.
 
-A small file can keep a decoder busy for minutes, in one call that nothing interrupts, take all memory, or crash it. A
-process waits between files, so that ordinary ones are decoded at once. See `process`.
+A small file can keep a decoder busy for minutes in one uninterruptible call, use all memory, or crash the decoder. A
+process waits for further files, so that ordinary files are decoded at once. See `process`.
 """
 
 import json
@@ -27,17 +27,18 @@ from vision_attn.system.errors import UserError
 SECONDS = 10.0
 """Seconds after which a process that decodes a file is ended."""
 PATIENCE = 3.0
-"""Seconds after which it is ended while other files wait for a process."""
+"""Seconds after which it is ended if other files are waiting for a process."""
 PROCESSES = 4
 """The largest number of files that are decoded at the same time."""
 LINE, MOST = 1 << 20, 1 << 30
-"""The largest number of bytes of a line, and of the pixels, in the answer of a process."""
+"""The largest number of bytes of a line, and of pixels, in the answer of a process."""
 TICK = 0.05
 RUN = "import sys; sys.path[:] = sys.argv[1:]; from vision_attn.data.isolated.process import main; main()"
 
 
 class Upload(Isolated):
-    """An uploaded file. It is decoded once in each way, all ways together within the time of `decoders`."""
+    """An uploaded file. It is decoded once for each of `process.DECODERS`, all together within the time of
+    `decoders`."""
 
     _decoders: "Decoders"
     _seconds: float
@@ -67,9 +68,9 @@ class Upload(Isolated):
 
 
 class Decoders:
-    """Processes that decode files, at most `num_processes` at a time; one that is not needed waits for the next file.
+    """Processes that decode files, at most `num_processes` at a time. One idle process waits for the next file.
 
-    One that decodes a file for more than `seconds` is ended, or for more than `patience` while other files wait.
+    A process is ended if it decodes a file for more than `seconds`, or for more than `patience` while other files wait.
     """
 
     def __init__(self, seconds: float = SECONDS, *, patience: float = PATIENCE, num_processes: int = PROCESSES) -> None:
@@ -81,22 +82,26 @@ class Decoders:
         self._closed = False
 
     def start(self) -> None:
-        """Start a process, which will be there when the first file comes."""
+        """Start a process, so that the first file need not wait for it."""
         self._give_back(self._started())
 
     def upload(self, name: str, content: bytes) -> Upload:
         return Upload(name, content, self)
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
-        """Do work that decodes files in a thread, when its turn comes."""
+        """Run `work`, which decodes files, in a thread."""
         future = self._threads.submit(work, *arguments)
         self._work.add(future)
         future.add_done_callback(self._work.discard)
         return future
 
     def decode(self, file: Isolated, seconds: float, what: str, arguments: Sequence[Any]) -> Image.Image | Film:
-        """Decode a file by `process.DECODERS[what]`, in another process. Raises UserError naming the file if it cannot
-        be decoded, and TooLarge if it takes too long."""
+        """Decode a file in another process. Raises UserError naming the file if it cannot be decoded, and TooLarge if
+        it takes too long.
+
+        seconds: the time that it may take.
+        what, arguments: the name of a function in `process.DECODERS`, and its further arguments.
+        """
         process = self._taken(file.name)
         try:
             process.begin()
@@ -157,13 +162,13 @@ class Decoders:
         process.end()
 
     def _replace(self) -> None:
-        """Start a process in the place of one that was ended, unless another is there."""
+        """Start a process in place of one that was ended, unless another is idle."""
         with suppress(OSError):
             if not self._idle:
                 self.start()
 
     def _ended(self, process: "_Process", name: str) -> Exception:
-        """Return the error that tells why a process ended while it decoded."""
+        """Return the error for a process that ended while it was decoding."""
         self._end(process)
         self._replace()
         if self._closed:
@@ -186,7 +191,7 @@ class _Process:
         self._begun = False
 
     def begin(self) -> None:
-        """Wait until it has started. Raises EOFError if it does not."""
+        """Wait until the process has started. Raises EOFError if it fails to start."""
         if not self._begun and not self._from.readline(LINE):
             raise EOFError
         self._begun = True
@@ -198,7 +203,7 @@ class _Process:
         self._to.flush()
 
     def answers(self, seconds: float) -> bool:
-        """Whether there is an answer, or the end of the process, within these seconds."""
+        """Wait for an answer, or for the end of the process. Return whether one of them came within these seconds."""
         return bool(wait([self._from.fileno()], seconds))
 
     def answer(self) -> tuple[dict[str, Any], list[Image.Image]]:

@@ -1,7 +1,8 @@
-"""The process that decodes untrusted files: files on standard input, pixels on standard output.
+"""The program of the processes that decode untrusted files: it reads files on standard input, and writes pixels to
+standard output.
 
-It imports no torch, so that it starts at once and takes little memory; it ends when its parent does. It answers with
-pixels, not with Python objects, so that nothing else comes over to its parent, whatever a file does to a decoder.
+It does not import torch, so it starts at once and takes little memory; it ends when its parent does. It answers with
+pixels, not with Python objects, so that nothing else can reach its parent, whatever a file does to a decoder.
 """
 
 import json
@@ -26,13 +27,13 @@ from vision_attn.system.errors import UserError
 MEMORY = 4 << 30
 """The largest number of bytes of memory of the process."""
 SETTING = "VISION_ATTN_MAX_PIXELS"
-"""The environment variable that comes with each file, since it may change."""
+"""The environment variable whose value is sent with each file, since it may change."""
 MODES = {"L": 1, "RGB": 3, "RGBA": 4}
-"""The modes of pictures in answers, and their bytes for each pixel."""
+"""The modes of pictures in answers, with the bytes per pixel."""
 
 
 def _stored(file: Encoded) -> Image.Image:
-    """Open an image with its transparency; a very large one is reduced, as photographs are."""
+    """Open an image with its transparency. A very large one is reduced, like photographs."""
     image = open_as_stored(file)
     image = image if image.mode in MODES else image.convert("RGBA")
     return image if (factor := reduction(image)) == 1 else image.reduce(factor)
@@ -41,7 +42,7 @@ def _stored(file: Encoded) -> Image.Image:
 DECODERS: dict[str, Callable[..., Image.Image | Film]] = {
     "photograph": open_photograph, "stored": _stored, "film": decoded_film,
 }  # fmt: skip
-"""The ways in which a process can decode a file, by name."""
+"""The functions that decode a file, by name."""
 
 
 def main() -> None:
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def _limit() -> None:
-    """Give way to other processes, write no file, and take no more than `MEMORY`."""
+    """Lower the priority of this process, forbid it to write files, and limit its memory to `MEMORY`."""
     import resource
 
     with suppress(OSError):
@@ -77,7 +78,8 @@ def _limit() -> None:
 
 
 def _read(source: BinaryIO, questions: SimpleQueue) -> None:
-    """Read files while others are decoded; end when there will be no more, since the parent has ended."""
+    """Read files while others are being decoded. End the process at the end of the input, since the parent has
+    ended."""
     while line := source.readline():
         question = json.loads(line)
         questions.put((question, source.read(question["size"])))
@@ -85,7 +87,7 @@ def _read(source: BinaryIO, questions: SimpleQueue) -> None:
 
 
 def _decoded(question: dict[str, Any], content: bytes) -> tuple[dict[str, Any], Sequence[Image.Image]]:
-    """Decode the file of a question. Returns the answer, and the decoded pictures."""
+    """Decode the file of a question. Return the answer and the decoded pictures."""
     os.environ.pop(SETTING, None)
     if question["most"] is not None:
         os.environ[SETTING] = question["most"]

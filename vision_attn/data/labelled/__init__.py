@@ -1,1 +1,1 @@
-"""Images of your own with a label each."""
+"""Your own photographs with a label each, and with boxes of objects."""

@@ -1,5 +1,5 @@
-"""Read boxes of objects from files of labels, and convert them from pixels to coordinates of the image that a model
-sees."""
+"""Boxes of objects: read them from records, and convert them from pixels to coordinates of the part of an image that a
+model sees."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -15,22 +15,23 @@ Box = tuple[Edge, Edge, Edge, Edge]
 UNKNOWN: Box = (float("nan"),) * 4
 """The box of an image whose object's place is unknown."""
 NAMES = (("x0", "y0", "x1", "y1"), ("xmin", "ymin", "xmax", "ymax"), ("x", "y"))
-"""The names that the numbers of a box may have in a record; (x, y) is its centre."""
+"""The possible names of the numbers of a box in a record; (x, y) is its centre."""
 
 
 def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
     """Return the box in a record, in pixels; None if it has none.
 
-    where: the place of the record, for messages. Raises UserError for a box that is not complete, not made of numbers,
-    or ends before it begins.
+    where: the place of the record, for messages.
+
+    Raises UserError for a box that is incomplete, does not consist of numbers, or ends before it begins.
     """
-    names = next((names for names in NAMES if any(_given(record, name) for name in names)), None)
+    names = next((names for names in NAMES if any(_has_value(record, name) for name in names)), None)
     if names is None:
         return None
-    missing = [name for name in names if not _given(record, name)]
+    missing = [name for name in names if not _has_value(record, name)]
     if missing:
         raise UserError(f"{where} has no {missing[0]}: a box needs {', '.join(names)}, or none of them")
-    sizes = [name for name in ("w", "h", "width", "height") if _given(record, name)]
+    sizes = [name for name in ("w", "h", "width", "height") if _has_value(record, name)]
     if len(names) == 2 and len(sizes) > 1:
         raise UserError(
             f"{where} has x, y, {', '.join(sizes)}: x and y may be a corner or the centre; give x0, y0, x1, y1 instead"
@@ -43,14 +44,17 @@ def box_of(where: str, record: Mapping[str, Any]) -> Box | None:
 
 
 def check_pixels(path: object, boxes: Sequence[Box]) -> None:
-    """Raise UserError naming the file if its boxes are shares of the width and height, not pixels."""
+    """Raise UserError naming the file if its boxes are shares of the width and height instead of pixels."""
     if boxes and all(0 <= number <= 1 for box in boxes for number in box):
         raise UserError(f"{path}: all boxes lie between 0 and 1, but they must be in pixels of the photograph")
 
 
 def placed(box: Box, size: tuple[int, int], *, square: bool = False) -> Box | None:
-    """Convert a box from pixels of a photograph of this width and height to [-1, 1] of the image that is seen: all of
-    it, or its centre square. None if nothing of the box is seen there."""
+    """Convert a box from pixels of a photograph to [-1, 1] of the whole photograph, or of its centre square. None if
+    the box lies outside.
+
+    size: width and height of the photograph.
+    """
     left, top, right, bottom = centre_square(*size) if square else (0.0, 0.0, *map(float, size))
     x0, x1 = (2 * (x - left) / (right - left) - 1 for x in box[::2])
     y0, y1 = (2 * (y - top) / (bottom - top) - 1 for y in box[1::2])
@@ -58,12 +62,12 @@ def placed(box: Box, size: tuple[int, int], *, square: bool = False) -> Box | No
 
 
 def mirrored(box: Box) -> Box:
-    """The box, in [-1, 1], in the image mirrored left to right."""
+    """Return a box, in [-1, 1], as it lies in the image mirrored left to right."""
     x0, y0, x1, y1 = box
     return -x1, y0, -x0, y1
 
 
-def _given(record: Mapping[str, Any], name: str) -> bool:
+def _has_value(record: Mapping[str, Any], name: str) -> bool:
     return str(record.get(name) if record.get(name) is not None else "").strip() != ""
 
 

@@ -1,4 +1,4 @@
-"""Boxes and masks of objects in photographs, from a file in COCO's format of instances."""
+"""Read boxes and masks of objects in photographs from a file in COCO's format for instances."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import read_json
 
 LARGEST = 2**28
-"""The largest number of pixels of a photograph: its mask takes a byte for each."""
+"""The largest number of pixels of a photograph, since a mask takes a byte for each."""
 
 
 class Instance(NamedTuple):
@@ -25,7 +25,7 @@ class Instance(NamedTuple):
     category: str
     box: Box
     mask: dict[str, Any] | None
-    """Run lengths, as `pycocotools` holds them; None if the file has a box alone."""
+    """Run lengths, as in `pycocotools`; None if the file has only a box."""
 
 
 class BoxedPhotograph(NamedTuple):
@@ -41,10 +41,11 @@ class Boxes:
 
     path: a JSON file with `images` (`id`, `file_name`, `width`, `height`), `annotations` (`image_id`, `category_id`,
         and `bbox`: left, top, width and height in pixels, or `segmentation`: polygons or run lengths) and `categories`
-        (`id`, `name`). An object that has a segmentation is its mask, another its box. Without categories, or with a
-        single one, objects are of every answer; otherwise of the answers that share a word with the category's name.
+        (`id`, `name`). An object with a segmentation is represented by its mask, others by their boxes. With no
+        category or a single one, all objects belong to every answer; otherwise an object belongs to the answers that
+        share a word with the name of its category.
 
-    Raises UserError, which names the file, for what is none.
+    Raises UserError naming the file if it is not in this format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -115,7 +116,7 @@ def _reason(error: Exception) -> str:
 
 
 def _runs(shape: Any, height: int, width: int) -> dict[str, Any]:
-    """The run lengths of polygons, or of run lengths as a list or compressed."""
+    """Return polygons, or run lengths as a list or compressed, as run lengths of `pycocotools`."""
     if isinstance(shape, list):
         for polygon in shape:
             if len(polygon) < 6 or len(polygon) % 2:

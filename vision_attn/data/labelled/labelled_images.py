@@ -1,4 +1,4 @@
-"""Photographs in colour with labels, of any sizes and any number of classes."""
+"""`LabelledImages`, the data set of your own photographs with a label each, of any sizes."""
 
 import json
 import logging
@@ -30,11 +30,12 @@ from vision_attn.task import SPLITS, Source, Task, counted, equal_part, known_sp
 log = logging.getLogger(__name__)
 
 KEPT = 10**9
-"""Bytes of pixels that are kept in memory; further photographs are read from their files every time."""
+"""The largest number of bytes of pixels that are kept in memory; further photographs are read from their files every
+time."""
 CLASSES = "classes.json"
-"""The file of class names in a run folder."""
+"""The name of the file of class names in a run folder."""
 SIZE = "image_size.json"
-"""The file of the size of images in a run folder, if they have one size."""
+"""The name of the file with the size of images in a run folder, if they have one size."""
 MOST_CLASSES = 100_000
 
 
@@ -45,8 +46,8 @@ class LabelledBatch(NamedTuple):
     """Intensities from 0 to 1. A tensor if all photographs are made square or have one size (`at_one_size`)."""
     labels: Int[Tensor, "B"]
     boxes: Float[Tensor, "B 4"] | None = None
-    """(x0, y0, x1, y1) in [-1, 1] of the object that gives an image its label; NaN for an image without one. None if no
-    image has one."""
+    """(x0, y0, x1, y1) in [-1, 1] of the object that gives an image its label; NaN if it is unknown. None if no box is
+    known."""
 
 
 class LabelledImages(Source):
@@ -71,12 +72,11 @@ class LabelledImages(Source):
 
         images: images/CLASS/IMAGE, or images/SPLIT/CLASS/IMAGE with splits train, val and test.
         labels: a CSV file `image,label,split` or JSON lines {"image", "label", "split"}; the split may be left out.
-            Columns x0, y0, x1, y1 (or x, y: a centre) say where the object is, in pixels of the upright photograph.
-        side: the longer side to which photographs are resized, in pixels; None: leave them as they are.
-        square: take the centre square of photographs, so that all have the same size. Needs `side`.
-        flips: mirror each training photograph with probability 1/2 in each epoch.
-        batch_size: images per training batch, over all processes together.
-        evaluation_batch_size: images per validation or test batch.
+            Columns x0, y0, x1, y1 (or x, y: a centre) are the place of the object, in pixels of the upright photograph.
+        side: the longer side to which photographs are resized, in pixels; None: leave them as they are. square: whether
+        to take the centre square of photographs, so that all have the same size. Needs `side`. flips: mirror each
+        training photograph with probability 1/2 in each epoch. batch_size: images per training batch, over all
+        processes together. evaluation_batch_size: images per validation or test batch.
         """
         check_range("LabelledImages", 1, 10**6, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
         if side is not None:
@@ -130,7 +130,7 @@ class LabelledImages(Source):
             )
 
     def at_one_size(self) -> tuple[int, int, int]:
-        """Give images as tensors from now on, and return their shape (3, Y, X).
+        """Yield images as tensors from now on. Return their shape (3, Y, X).
 
         Raises UserError naming two photographs if they differ in size.
         """
@@ -139,7 +139,7 @@ class LabelledImages(Source):
         return self.image_shape
 
     def _common_size(self) -> tuple[int, int]:
-        """The height and width of all photographs. Those that cannot be read are left out, here as later."""
+        """Return the height and width that all photographs have, except those that cannot be read."""
         first: tuple[Path, tuple[int, int]] | None = None
         for item in (item for items in self.splits.values() for item in items):
             try:
@@ -187,7 +187,7 @@ class LabelledImages(Source):
         return max(1, len(self.splits["train"]) // self.batch_size)
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[LabelledBatch]:
-        """Each training photograph once, shuffled. An incomplete last batch is dropped if there is another."""
+        """Return each training photograph once, shuffled. An incomplete last batch is dropped if there is another."""
         items, bits = self.splits["train"], stream(seed % 2**64, epoch)
         size = min(self.batch_size, len(items))
         mine = equal_part(size, rank, world)
@@ -207,12 +207,16 @@ class LabelledImages(Source):
         return Counted(self._batches(jobs), len(jobs))
 
     def open(self, path: str | Path | Encoded) -> Sliced:
-        """Open any image in the way of this data set. Raises UserError naming the file if it is no image."""
+        """Open any image, resized like the images of this data set. Raises UserError naming the file if it is no
+        image."""
         return open_pixels(path, side=self.side, square=self.square)
 
     def _batches(self, jobs: Sequence[Sequence[tuple[Labelled, bool]]]) -> Iterator[LabelledBatch]:
-        """Yield the batches of these items. Threads read photographs, one batch ahead; those that cannot be read are
-        logged and left out."""
+        """Yield batches. Threads read photographs, one batch ahead; photographs that cannot be read are logged and left
+        out.
+
+        jobs: the photographs of each batch, and whether to mirror each.
+        """
         if not jobs:
             return
         index = {name: number for number, name in enumerate(self.class_names)}
@@ -241,7 +245,7 @@ class LabelledImages(Source):
         return scaled(torch.stack(images.sampled(max(size))))
 
     def _read_item(self, item: Labelled) -> tuple[Sliced | None, Box]:
-        """The pixels of a photograph, or None, and its box in [-1, 1]."""
+        """Return the pixels of a photograph, or None if it cannot be read, and its box in [-1, 1]."""
         array = self._read(item.file)
         if array is None or item.box is None:
             return array, UNKNOWN
@@ -254,7 +258,8 @@ class LabelledImages(Source):
         return array, self._boxes[item.file]
 
     def _read(self, path: Path) -> Sliced | None:
-        """The pixels of a photograph; None if it cannot be read. Arrays in files are not kept: they are mapped."""
+        """Return the pixels of a photograph; None if it cannot be read. Arrays in .npy files are not kept, since they
+        are memory-mapped."""
         if path in self._kept:
             return self._kept[path]
         try:
@@ -271,7 +276,7 @@ class LabelledImages(Source):
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Read the class names of a run. Raises UserError naming the file if it holds no list of different names."""
+    """Read the class names of a run. Raises UserError naming the file unless it holds a list of different names."""
     names = read_json(path)
     if not isinstance(names, list) or not 0 < len(names) <= MOST_CLASSES or len(set(map(str, names))) < len(names):
         raise UserError(f"{path} is not a list of the names of classes, each once")
@@ -281,7 +286,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 
 
 def read_size(path: Path) -> tuple[int, int]:
-    """Read the height and width of the images of a run. Raises UserError naming the file if it does not hold them."""
+    """Read the height and width of the images of a run. Raises UserError naming the file unless it holds them."""
     content = read_json(path)
     sizes = [content.get(name) for name in ("height", "width")] if isinstance(content, dict) else []
     lengths = [length for length in sizes if type(length) is int and 0 < length <= 10**5]

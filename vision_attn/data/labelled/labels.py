@@ -1,4 +1,4 @@
-"""Find photographs with a label each: in a folder for each class, or in a file of labels."""
+"""Find photographs and their labels, from a folder for each class or from a file of labels."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from vision_attn.system.splits import SPLITS, split_named
 
 
 class Labelled(NamedTuple):
-    """A photograph, the name of its class, and where the object is."""
+    """A photograph with the name of its class and the box of its object."""
 
     file: Path
     label: str
@@ -30,7 +30,7 @@ class Labelled(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """An image before splits are made."""
+    """An image before photographs are divided into splits."""
 
     name: str
     label: str
@@ -41,16 +41,16 @@ class _Record(NamedTuple):
 def find_labelled(images: str, labels: str | None = None) -> dict[str, list[Labelled]]:
     """Return the photographs of each split.
 
-    images: a folder. Without `labels`, its subfolders are classes, or splits with a subfolder for each class. Images
-        that lie in the folder itself, or in that of a split, without any class, have the label "".
+    images: a folder. Without `labels`, its subfolders are classes, or splits with a subfolder for each class. If there
+        are no classes, the images in the folder, or in the folder of a split, have the label "".
     labels: a CSV file whose first line names the columns image, label and, optionally, split; or JSON lines of objects
-        with these keys. Names of images are relative to the folder `images`. Where the object is may be given as
-        x0, y0, x1, y1 (or xmin, ymin, xmax, ymax), or as its centre x, y: pixels of the photograph as it is shown,
-        upright. Images without are left empty.
+        with these keys. Names of images are relative to the folder `images`. The place of the object may be given as
+        x0, y0, x1, y1 (or xmin, ymin, xmax, ymax), or as its centre x, y, in pixels of the upright photograph; empty if
+        unknown.
 
-    Where no photograph has a split, a tenth are for validation and a tenth for testing, chosen by a hash of their
-    names, so that they stay the same when photographs are added. Where there are splits, but not val, a tenth of the
-    training photographs are for validation. Raises UserError naming the file and the record that is wrong.
+    If no photograph has a split, a tenth is for validation and a tenth for testing, chosen by a hash of the names, so
+    that they stay the same when photographs are added. If there are splits but no val, a tenth of the training
+    photographs is for validation. Raises UserError naming the file and the record that is wrong.
     """
     folder = find(images)
     if not folder.is_dir():

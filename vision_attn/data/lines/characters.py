@@ -1,4 +1,4 @@
-"""Characters and their ids, for transcripts in any script.
+"""`Characters`, the vocabulary of transcripts in any script: characters and their ids.
 
 A character is a Unicode code point of the transcript in composed form (NFC). Case, spaces and punctuation are kept.
 """
@@ -25,7 +25,7 @@ class Characters:
     function_words = FUNCTION_WORDS
 
     def __init__(self, characters: Iterable[str]) -> None:
-        """Raises UserError for anything that is not one code point, and for a code point that occurs twice."""
+        """Raises UserError for an item that is not a single code point, and for a repeated one."""
         characters = list(characters)
         wrong = [
             character
@@ -68,7 +68,8 @@ class Characters:
             temporary.write_text(text + "\n", encoding="utf-8")
 
     def extended(self, words: Iterable[str]) -> "Characters":
-        """Return characters with all of these, under the same ids, followed by those of `words` that are new."""
+        """Return a vocabulary with all characters of this one, under the same ids, followed by the new ones of
+        `words`."""
         known = self.words[len(SPECIALS) :]
         return Characters(list(dict.fromkeys([*known, *(word for word in words if word not in SPECIALS)])))
 
@@ -95,10 +96,10 @@ class Characters:
 
 
 def composed(transcript: str) -> str:
-    """The transcript in composed form (NFC), without white space at its ends."""
+    """Return the transcript in composed form (NFC), without white space at its ends."""
     return unicodedata.normalize("NFC", transcript).strip()
 
 
 def _unprintable(character: str) -> bool:
-    """Whether a code point is a control character, a line separator or a lone surrogate."""
+    """Return whether a code point is a control character, a line separator or a lone surrogate."""
     return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")

@@ -1,8 +1,8 @@
-"""Strings: MNIST digits in a line, to be read, reversed or sorted. The box of every digit is known.
+"""`Strings`, lines of MNIST digits to be read, reversed or sorted. The box of every digit is known.
 
-Reading a line is monotonic: attention moves from left to right. Reversing is monotonic from right to left; sorting is
-not monotonic. Strings of test are longer than those of training, so that generalisation to longer strings is measured.
-A batch is made on the device in a dozen operations, without synchronisation.
+In reading, attention moves monotonically from left to right, in reversing from right to left; sorting is not monotonic.
+Test strings are longer than training strings, to measure generalisation to longer strings. A batch is made on the
+device in a dozen operations, without synchronisation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,29 +31,30 @@ MARGIN = 8
 ADVANCE = 8
 """The smallest distance between the left edges of neighbouring digits, in pixels."""
 LENGTHS = 1
-"""The last number of the random stream of the lengths of a training batch."""
+"""The last seed of the random stream for the lengths in a training batch."""
 
 
 class Strings(VocabularySource, GeneratedImages, DigitSource):
     """Strips of 1 to `lengths[1]` digits, with varying gaps, vertical jitter, overlap and clutter.
 
     say: "read" (from left to right), "reverse" (from right to left) or "sort" (in ascending order).
-    lengths, test_lengths: the smallest and largest number of digits, all equally likely, in training and validation,
-        and in test.
-    height: of the strips in pixels, at least 28; a digit is moved up and down by up to `height - 28` pixels.
+    lengths, test_lengths: the smallest and largest number of digits in training and validation, and in test. All
+        numbers are equally likely.
+    height: height of the strips in pixels, at least 28; a digit is moved up or down by up to `height - 28` pixels.
     gap: the smallest and the largest gap between the ink of neighbouring digits in pixels; negative gaps overlap.
         Neighbours are at least 8 pixels apart from left edge to left edge.
     clutter, piece: pieces of other digits per digit, on average over long strips, and their height and width.
-    grow: the number of batches at the start of training over which the largest number of digits grows evenly from
-        `lengths[0]` to `lengths[1]`. Attention finds its place in short strings first.
-    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`. folder, download: as for `MNIST`.
+    grow: the number of training batches over which the largest number of digits grows evenly from `lengths[0]` to
+        `lengths[1]`, because attention is learned first on short strings.
+    batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
+    folder, download: as for `MNIST`.
 
-    Strips are white on black, in three equal channels. Those of a batch are padded on the right with black to the
-    width of the widest. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order in which
-    they are said}; sorted equal digits are said from left to right.
+    Strips are white on black, in three equal channels, padded on the right with black to the width of the widest in the
+    batch. `boxes` of a batch holds the box of the ink of each digit, {digit: boxes in the order of the transcript}; in
+    sorted transcripts, equal digits come from left to right.
 
-    In every second training batch lengths differ by at most 2, so that models see short strips with padding and
-    without, as a single strip is. A fixed set is ordered by length, longest first.
+    In every second training batch, lengths differ by at most 2, so that models also see short strips without padding,
+    as when a single strip is read. A fixed set is ordered by length, longest first.
 
     Raises UserError for sizes and numbers that no strip can be made with.
     """
@@ -126,13 +127,13 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
         return selected(layout, order), order.tolist()
 
     def references(self) -> Iterator[list[str]]:
-        """Transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
+        """Return transcripts of a batch of training strips. Their digits are all that the vocabulary needs."""
         layout = self.sample("train", (FIXED, SPLITS.index("train")), self.batch_size)
         return ([self.transcript("train", layout, strip)[0]] for strip in range(self.batch_size))
 
     def near(self, number: int, numbers: tuple[int, ...]) -> tuple[int, int]:
-        """The range of lengths in training batch `number`, counted from the start of training. Even batches have all
-        lengths that have been reached, odd ones at most three neighbouring lengths."""
+        """Return the range of lengths in training batch `number`, counted from the start of training: all lengths up to
+        the current largest in even batches, at most three neighbouring lengths in odd ones."""
         low, high = self.lengths["train"]
         if number < self.grow:
             high = low + (high - low) * number // self.grow
@@ -144,8 +145,10 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
     def sample(
         self, name: str, numbers: tuple[int, ...], num_images: int, lengths: tuple[int, int] | None = None
     ) -> StripLayout:
-        """Sample all random choices of `num_images` strips, on the CPU. lengths: the range of lengths; None: that of
-        the split."""
+        """Sample all random choices of strips, on the CPU.
+
+        lengths: the range of lengths; None: that of the split.
+        """
         bits, ink = stream(*numbers), self.ink[name]
         low, high = lengths or self.lengths[name]
         length = integers(bits, low, high, num_images)
@@ -177,7 +180,8 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
         )
 
     def transcript(self, name: str, layout: StripLayout, strip: int) -> tuple[str, list[int]]:
-        """Return the transcript of a strip, and the slots of its digits in the order of the transcript."""
+        """Return the transcript of a strip, and the positions of its digits in the strip, in the order of the
+        transcript."""
         labels = self.ink[name].labels[layout.digit[strip, : layout.length[strip]]]
         order = list(range(len(labels)))
         if self.say == "reverse":
@@ -189,7 +193,7 @@ class Strings(VocabularySource, GeneratedImages, DigitSource):
     def boxes(
         self, name: str, layout: StripLayout, strip: int, order: Sequence[int], width: int
     ) -> dict[str, list[tuple[float, float, float, float]]]:
-        """The boxes of the ink of each digit, (x0, y0, x1, y1) in [-1, 1] of the padded strip."""
+        """Return the boxes of the ink of each digit, (x0, y0, x1, y1) in [-1, 1] of the padded strip."""
         ink = self.ink[name]
         by_digit: dict[str, list[tuple[float, float, float, float]]] = {}
         for slot in order:

@@ -1,4 +1,4 @@
-"""Strips of MNIST digits: where each digit lies, and adding digits to a canvas."""
+"""The layout of strips of MNIST digits, the bounds of their ink, and how digits are added to a canvas."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ MULTIPLE = 8
 
 
 class StripLayout(NamedTuple):
-    """All random choices of a batch of strips. Slots past a strip's length are meaningless."""
+    """All random choices of a batch of strips. A strip may have fewer than N digits; the slots past its length are
+    meaningless."""
 
     length: Int[np.ndarray, "B"]
     digit: Int[np.ndarray, "B N"]
@@ -54,7 +55,12 @@ class Ink(NamedTuple):
 def add_digits(
     canvas: Tensor, digits: Tensor, source: Tensor, crop: Tensor, place: Tensor, real: Tensor, size: int
 ) -> None:
-    """Add size x size crops of digits `source`, where `real`, to `canvas` at `place`, both corners (x, y)."""
+    """Add size x size crops of digits to `canvas`.
+
+    source: the index of each digit.
+    crop, place: the corner (x, y) of each crop in the digit, and on the canvas.
+    real: whether to add a crop.
+    """
     _, height, width = canvas.shape
     along = torch.arange(size, device=canvas.device)
 
@@ -70,5 +76,5 @@ def add_digits(
 
 
 def padded_width(layout: StripLayout) -> int:
-    """The width of the widest strip, rounded up."""
+    """Return the width of the widest strip, rounded up."""
     return -(-int(layout.width.max()) // MULTIPLE) * MULTIPLE

@@ -1,4 +1,5 @@
-"""Images of lines with their transcripts: handwriting, print, number plates, in any characters."""
+"""`Lines`, the data set of your own images of lines with transcripts: handwriting, print, number plates, in any
+script."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ COLUMN = 4
 MAX_WIDTH = 1024
 """A wider line is compressed to this number of pixels."""
 POOL = 16
-"""The number of batches that are made similar at a time, by sorting their lines."""
+"""The number of batches among which lines are sorted by length."""
 
 
 class TextLine(NamedTuple):
@@ -50,13 +51,14 @@ class Lines(VocabularySource):
 
     images: the folder of the images, also searched for under `$VISION_ATTN_DATA` and `data/`.
     transcripts: a CSV file whose first row names its columns, or JSON lines: `image`, the name of a file in `images`;
-        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth of the lines are
-        for validation and a tenth for test, chosen by a hash of their names, so that they stay there when lines are
+        `text`; and, for all lines or for none, `split` (train, val or test). Without splits, a tenth of the lines is
+        for validation and a tenth for test, chosen by a hash of the names, so that they stay the same when lines are
         added.
-    height: to which lines are resized, in proportion. max_width: a wider line is compressed to this width.
+    height: the height to which lines are resized, in proportion.
+    max_width: a wider line is compressed to this width.
 
-    An image becomes the difference of its grey values from that of its paper, the median of its edges; ink is light on
-    black, for dark and light paper. Lines of a batch are padded on the right with black to the width of the widest.
+    The input is the absolute difference of grey values from the paper, the median of the edges, so that ink is light on
+    black for dark and for light paper. Lines of a batch are padded on the right with black to the width of the widest.
 
     Raises UserError naming the file and the line for transcripts that cannot be used, when they are first needed.
     """
@@ -91,7 +93,7 @@ class Lines(VocabularySource):
         return Characters.build(line.text for line in self.lines["train"])
 
     def prepare(self, task: Task) -> None:
-        """Read every image once, so that an unreadable one does not stop training later. UserError names it."""
+        """Read every image once, so that an unreadable one is found before training. Raises UserError naming it."""
         if task.resolution not in (None, self.height):
             raise UserError(
                 f"lines are read at height={self.height}, but the encoder takes {task.resolution} pixels; "
@@ -105,10 +107,10 @@ class Lines(VocabularySource):
         return max(1, len(self.lines["train"]) // self.batch_size)
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
-        """Every training line once, in random order; an incomplete last batch is dropped if there is another.
+        """Yield every training line once, in random order; an incomplete last batch is dropped if there is another.
 
-        Lines of half of the batches have similar lengths, so that models see short lines with padding and without, as a
-        single line is.
+        In half of the batches, lines have similar lengths, so that models also see short lines without padding, as when
+        a single line is read.
         """
         lines = self.lines["train"]
         size = min(self.batch_size, len(lines))
@@ -124,7 +126,7 @@ class Lines(VocabularySource):
             yield self.batch([lines[number] for number in members], rank, world)
 
     def split(self, name: str, *, rank: int = 0, world: int = 1) -> Counted[CaptionBatch]:
-        """The lines of a split, longest transcript first."""
+        """Return the lines of a split, longest transcript first."""
         lines = sorted(self.lines[known_split(name)], key=lambda line: -len(line.text))
         return slices(lambda chosen: self.batch(lines[chosen]), len(lines), self.batch_size, rank=rank, world=world)
 
@@ -132,7 +134,10 @@ class Lines(VocabularySource):
         return ([line.text] for line in self.lines["train"])
 
     def batch(self, lines: Sequence[TextLine], rank: int = 0, world: int = 1) -> CaptionBatch:
-        """The part of process `rank` of a batch of these lines, as wide as the whole batch."""
+        """Return this process's part of a batch, padded to the width of the whole batch.
+
+        rank, world: the number of this process, and of all processes.
+        """
         lines = sorted(lines, key=lambda line: -len(line.text))
         strips = list(in_threads(self.read, lines))
         images, lines = padded_strips(strips)[rank::world], lines[rank::world]
@@ -146,24 +151,25 @@ class Lines(VocabularySource):
         )
 
     def read(self, line: TextLine) -> UInt8[Tensor, "Y X"]:
-        """The ink of a line. Raises UserError naming the file if it cannot be read."""
+        """Return the ink of a line. Raises UserError naming the file if it cannot be read."""
         return read_line(line.file, self.height, self.max_width)
 
 
 def max_width_of(source: Source) -> int:
-    """The width to which a run that was trained on `source` compresses wider lines."""
+    """Return the width to which a run that was trained on `source` compresses wider lines."""
     return source.max_width if isinstance(source, Lines) else MAX_WIDTH
 
 
 def read_line(path: str | Path, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
-    """The ink of a line, resized to `height` in proportion. Raises UserError naming the file if it cannot be read."""
+    """Return the ink of a line, resized to `height` in proportion. Raises UserError naming the file if it cannot be
+    read."""
     with decoded_image(path) as image:
         return ink(image, height, max_width)
 
 
 def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Tensor, "Y X"]:
-    """The difference of the grey values of a line from that of its paper, the median of the outermost pixels: bold
-    letters may fill more than half of a line."""
+    """Return the ink of a line: the absolute difference of its grey values from the paper. The paper is the median of
+    the outermost pixels, because bold letters may fill more than half of a line."""
     width = max(1, min(max_width, round(image.width * height / image.height)))
     grey = np.array(image.convert("L").resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
     paper = int(np.median(np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])))
@@ -171,7 +177,8 @@ def ink(image: Image.Image, height: int, max_width: int = MAX_WIDTH) -> UInt8[Te
 
 
 def padded_strips(strips: Sequence[UInt8[Tensor, "Y _"]], multiple: int = MULTIPLE) -> UInt8[Tensor, "B 3 Y X"]:
-    """Strips in three equal channels, with black on the right up to the width of the widest, rounded up."""
+    """Stack strips in three equal channels, padded on the right with black to the width of the widest, rounded up to
+    `multiple`."""
     width = -(-max(strip.shape[1] for strip in strips) // multiple) * multiple
     images = torch.zeros(len(strips), 3, len(strips[0]), width, dtype=torch.uint8)
     for image, strip in zip(images, strips, strict=True):

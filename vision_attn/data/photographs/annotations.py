@@ -1,4 +1,4 @@
-"""Read the photographs of annotation files, and divide them into splits."""
+"""Read the photographs of annotation files with their captions, and divide them into splits."""
 
 import hashlib
 import logging
@@ -26,12 +26,12 @@ from vision_attn.system.splits import split_named
 from vision_attn.task import SPLITS, known_split
 
 LARGE = 2**24
-"""The number of bytes of annotation files above which captions are kept in the cache: Flickr8k's have 5 MB, COCO's
+"""Captions of annotation files with more bytes than this are kept in the cache. Flickr8k's files have 5 MB, COCO's
 100."""
 FORMAT = 5
-"""The version of the captions in the cache. Raise it when their layout changes, or the result of `read_annotations`."""
+"""The version of the captions in the cache. Raise it if their layout or the result of `read_annotations` changes."""
 JSON = ("COCO's JSON", "Karpathy's JSON")
-"""Shapes of files that must state splits: missing ones are not chosen by a hash."""
+"""Shapes of files that must state splits: missing splits are not chosen by a hash."""
 log = logging.getLogger(__name__)
 
 
@@ -45,11 +45,11 @@ def read_splits(
 ) -> dict[str, Photographs]:
     """Read all photographs with captions by split, in the order of the annotation files; see `read_annotations`.
 
-    annotations: a file, a folder or a dataset, or one for each split. `split_files` are for one alone. `download`: see
-    `read_photographs`.
-
-    With a cache, those of large files are kept there as arrays, which processes share and which are not parsed again;
-    what is said of them is then logged only the first time.
+    annotations: a file, a folder or a dataset, or one for each split.
+    split_files: see `read_annotations`; only for a single file, folder or dataset.
+    columns, download: see `read_photographs`.
+    cache: a folder in which the captions of large files are kept as arrays, which processes share. Messages about these
+        files are then logged only the first time.
     """
     several = isinstance(annotations, Mapping)
     given: dict[str | None, Path] = (
@@ -97,9 +97,8 @@ def read_splits(
 
 
 def _named_apart(splits: Mapping[str, list[Photograph]]) -> dict[str, list[Photograph]]:
-    """Put the split before the names of photographs that data sets of several splits hold under one name, but with
-    other bytes: names may be numbers of rows. The same photograph keeps its name, so that it is found to be in two
-    splits."""
+    """Prefix names with the split where different photographs of several splits share a name, such as the number of a
+    row. The same photograph in two splits keeps its name, so that the repetition is detected."""
     owners: dict[str, list[tuple[str, Encoded]]] = {}
     for split, members in splits.items():
         for photograph in members:
@@ -132,13 +131,15 @@ def read_annotations(
 ) -> dict[str, list[Photograph]]:
     """Read the photographs of an annotation file by split, in the file's order; "restval" counts as "train".
 
-    path: of any shape that `read_photographs` recognises. A line says which it is. `columns` and `download`: see there.
+    path: a file or folder in any shape that `read_photographs` recognises. A line logs the shape.
+    split_files: a JSON file or a list for each split.
+    split: the split of all photographs, if the file is for one split.
+    columns, download: see `read_photographs`.
 
-    The split of an image is `split` if given (for a file with one split), else it comes from `split_files`, a JSON file
-    or a list for each split, else from the image's `split`. Images without a split are left out. Of files other than
-    COCO's and Karpathy's, in which no image has a split, it is the folder of the image if that is the name of a split,
-    or else a tenth of the images are for validation and a tenth for testing. Raises UserError naming the file and the
-    invalid record.
+    The split of an image is `split` if given, else it comes from `split_files`, else from the image's record. Images
+    without a split are left out. If no image has a split, in shapes other than COCO's and Karpathy's, the folder of an
+    image is its split if it has the name of one; otherwise a tenth of the images is for validation and a tenth for
+    testing. Raises UserError naming the file and the invalid record.
     """
     shape, photographs, given, short, groups = read_photographs(path, columns=columns, download=download)
     names = [photograph.name for photograph in photographs]
@@ -182,7 +183,7 @@ def read_annotations(
 
 
 def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> list[str]:
-    """Choose a split for each name by a hash, the same for names of one group."""
+    """Choose a split for each name by a hash. Names of one group get the same split."""
     firsts = [str(groups.get(name, name)) for name in names]
     unique = [*dict.fromkeys(firsts)]
     splits = dict(zip(unique, divided(unique), strict=True))
@@ -192,7 +193,7 @@ def _divided(names: Sequence[str], groups: Mapping[int | str, int | str]) -> lis
 def _warn_of_torn(
     path: Path, names: Sequence[str], named: Sequence[str | None], groups: Mapping[int | str, int | str]
 ) -> None:
-    """Warn of photographs that share a text with one of another split."""
+    """Warn of photographs that share a caption file with a photograph of another split."""
     splits: dict[int | str, str] = {}
     torn = [
         name
@@ -216,7 +217,7 @@ def _split_name(path: Path | str, name: Any) -> str | None:
 
 
 def _members(files: Path | Mapping[str, Path]) -> dict[str, list[Any]]:
-    """The entries of each split: of one JSON file {split: entries}, or of a list for each split."""
+    """Return the entries of each split, from one JSON file {split: entries} or from a list for each split."""
     if not isinstance(files, Path):
         return {split: _list(path) for split, path in files.items()}
     members = read_content(files).value
@@ -229,7 +230,7 @@ def _members(files: Path | Mapping[str, Path]) -> dict[str, list[Any]]:
 
 
 def _list(path: Path) -> list[Any]:
-    """The entries of a list: lines of text, as in Flickr_8k.trainImages.txt, or a list in JSON."""
+    """Read the entries of a list: lines of text, as in Flickr_8k.trainImages.txt, or a list in JSON."""
     content = read_content(path)
     if content.shape == "table":
         return [line.strip() for line in content.value.split("\n") if line.strip()]
@@ -239,7 +240,8 @@ def _list(path: Path) -> list[Any]:
 
 
 def _splits_from_files(path: Path, files: Path | Mapping[str, Path], photographs: list[Photograph]) -> list[str | None]:
-    """Look up the split of each photograph by its id, its name, or its name without the folder or the ending."""
+    """Return the split of each photograph, looked up by its id, its name, or its name without the folder or the
+    ending."""
     where = str(files) if isinstance(files, Path) else " and ".join(map(str, files.values()))
     split_of: dict[str, str | None] = {}
     for name, entries in _members(files).items():
@@ -283,6 +285,6 @@ def _with_captions(path: Path, split: str, photographs: list[Photograph]) -> lis
 
 
 def _says_something(caption: str) -> bool:
-    """Whether a caption has a letter, a digit or a pictograph."""
+    """Return whether a caption has a letter, a digit or a pictograph."""
     categories = map(unicodedata.category, caption)
     return any(category[0] in "LN" or category == "So" for category in categories)

@@ -1,4 +1,4 @@
-"""Make batches of images and captions from a table of the photographs of a split."""
+"""`Batches` and `CaptionTable`: make batches of images and captions from the photographs of a split."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -24,15 +24,15 @@ from vision_attn.task import Static
 
 
 class BatchPositions(NamedTuple):
-    """The photographs of a batch and their captions, as positions in a table."""
+    """The photographs of a batch and their captions, as positions in a `CaptionTable`."""
 
     members: Int[np.ndarray, "B"]
     captions: Int[np.ndarray, "B R"]
     picture_indices: Int[np.ndarray, "B"]
-    """The index of each one's picture."""
+    """The index of the picture of each photograph."""
     lengths: Static | None = None
     crops: Float[np.ndarray, "B 4"] | None = None
-    """The part of each that is seen; None: all of it."""
+    """The part of each photograph that the model sees; None: all of it."""
 
 
 class CaptionTable:
@@ -41,25 +41,26 @@ class CaptionTable:
     def __init__(
         self, photographs: Photographs, picture_indices: NDArray[np.int64], vocabulary: Vocabulary, max_length: int
     ) -> None:
-        """picture_indices: the index of each photograph's picture. max_length: the largest number of words of a
-        caption."""
+        """picture_indices: the index of each photograph's picture.
+        max_length: the largest number of words of a caption.
+        """
         self.photographs, self.picture_indices = photographs, picture_indices
         self.words = photographs.encoded(vocabulary, max_length)
         self.first = photographs.starts[photographs.members]
         self.count = photographs.starts[photographs.members + 1] - self.first
         self.bounds = photographs.bounds
-        """The number of the first photograph of each source, and that of all."""
+        """The number of the first photograph of each source, then the number of all photographs."""
 
     def sources(self, members: NDArray[np.int64]) -> tuple[str, ...]:
-        """The name of the source of each photograph; empty where there is one alone."""
+        """Return the name of the source of each photograph; empty if there is only one source."""
         if self.photographs.sources is None:
             return ()
         names, numbers = [*self.photographs.sources], np.searchsorted(self.bounds, members, side="right") - 1
         return tuple(names[number] for number in numbers.tolist())
 
     def most_words(self, rows: int) -> NDArray[np.int64]:
-        """The largest number of words of each row of each photograph, longest first, whichever captions `pick`
-        chooses."""
+        """Return the largest number of words that each row of each photograph can have, longest first, whatever
+        captions `pick` chooses."""
         columns = np.arange(self.count.max())
         there = columns < self.count[:, None]
         lengths = np.where(there, self.words.lengths(np.where(there, self.first[:, None] + columns, 0)), 0)
@@ -69,11 +70,12 @@ class CaptionTable:
     def pick(
         self, rows: int, rng: np.random.Generator | None = None, members: NDArray[np.int64] | None = None
     ) -> NDArray[np.int64]:
-        """Choose `rows` captions of each of `members`, by default of each photograph, in the file's order, or in random
-        order if `rng` is given.
+        """Choose captions of photographs. Return their positions in the table, (photographs, rows). A caption is
+        repeated only after all captions of its photograph have been used.
 
-        Returns their positions in the table, (photographs, rows). A caption is repeated only after all captions of its
-        photograph have been used.
+        rows: the number of captions of each photograph.
+        rng: for a random order; None: the order of the file.
+        members: the photographs; None: all.
         """
         chosen = slice(None) if members is None else members
         first, count = self.first[chosen], self.count[chosen]
@@ -85,7 +87,8 @@ class CaptionTable:
 
 
 class Batches:
-    """The batches of one pass, in order. The next ones are read in threads while the current one is in use."""
+    """The batches of one pass over the data, in order. Threads read the next batches while the current one is in
+    use."""
 
     def __init__(
         self,
@@ -95,8 +98,8 @@ class Batches:
         *,
         may_skip: bool = False,
     ) -> None:
-        """may_skip: leave out a batch of which no photograph can be read; that is an error if it is so of all batches,
-        and otherwise of any."""
+        """may_skip: whether to leave out a batch if none of its photographs can be read, which otherwise is an error.
+        It is always an error if no batch is left."""
         self.table, self.pictures, self.batch_positions, self.may_skip = table, pictures, batch_positions, may_skip
 
     def __len__(self) -> int:
@@ -114,13 +117,16 @@ class Batches:
             raise _unreadable(self.table.photographs[int(self.batch_positions[0].members[0])])
 
     def _finished(self, batch: CaptionBatch, kept: Sequence[int] | None) -> CaptionBatch:
-        """Finish a batch with its images, in the caller's thread. kept: those that can be read; None: all."""
+        """Complete a batch with its images, in the caller's thread.
+
+        kept: the images that can be read; None: all.
+        """
         images = self.pictures.finish(batch.images)
         return batch._replace(images=images if kept is None else images[kept])
 
     def _begun(self, job: tuple[BatchPositions, Tensor | None]) -> tuple[CaptionBatch, Sequence[int] | None] | None:
-        """Read the images of a batch. Returns the batch, whose images `_finished` completes, and the numbers of those
-        that can be read."""
+        """Begin to read the images of a batch. Return the batch, which `_finished` completes, and the numbers of the
+        images that can be read."""
         positions, space = job
         table, (members, captions, picture_indices, _, crops) = self.table, positions
         lengths = table.words.lengths(captions)
@@ -162,8 +168,8 @@ class Batches:
 
 
 def identity_of(members: Photographs, *further: Any) -> str:
-    """A checksum of photographs that were located, with their captions and the sizes of their files, of how they are
-    resized, and of what else metrics depend on."""
+    """Return a checksum of everything that metrics depend on: the names, file sizes and captions of located
+    photographs, the way of resizing, and `further` values."""
     sizes = np.asarray(members.sizes).tolist()
     listed = [
         [photograph.id, photograph.name, photograph.captions, size]

@@ -1,4 +1,5 @@
-"""Base class of photographs with written captions: finds the language of the captions, and its function words."""
+"""`Captioned`, the base of data sets of photographs with captions in any language: vocabulary, language and function
+words."""
 
 from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
@@ -13,16 +14,17 @@ from vision_attn.system.files import find
 
 
 class Captioned(VocabularySource):
-    """Base class of captions that are written in any language."""
+    """Base class of data sets with captions in any language."""
 
     function_words: str | list[str] | None = None
-    """The language whose function words are those of the captions, or these words; None: as found."""
+    """The function words of the captions, or the language whose function words they are; None: those of the detected
+    language."""
     vocabulary_file: str | None
     """A saved vocabulary; None: one is built from `captions_of_words`."""
     min_count: int
     max_words: int | None
     _on_language = ""
-    """A line for the user, where the function words are not known."""
+    """A message for the user, if the function words are not known."""
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -33,15 +35,15 @@ class Captioned(VocabularySource):
         return self.with_function_words(Vocabulary.build(self.captions_of_words(), words=self.words, **limits))
 
     def captions_of_words(self) -> Iterator[str]:
-        """The training captions whose words make a vocabulary."""
+        """Yield the training captions from which the vocabulary is built."""
         raise NotImplementedError
 
     def captions_by_image(self) -> Iterator[Sequence[str]]:
-        """All captions of each photograph, of every split."""
+        """Return all captions of each photograph, of every split."""
         raise NotImplementedError
 
     def all_captions(self) -> Iterator[str]:
-        """All captions of every split."""
+        """Return all captions of every split."""
         return chain.from_iterable(self.captions_by_image())
 
     @cached_property
@@ -53,7 +55,7 @@ class Captioned(VocabularySource):
         return language if self.function_words != "english" else CaptionLanguage("english", terse=language.terse)
 
     def check_function_words(self) -> None:
-        """Raise UserError for a language that is not known."""
+        """Raise UserError for an unknown language."""
         if isinstance(self.function_words, str) and self.function_words not in LANGUAGES:
             raise UserError(
                 f"data.function_words is {self.function_words!r:.80}, and must be a language "
@@ -66,11 +68,11 @@ class Captioned(VocabularySource):
             self.vocabulary.function_words = given
 
     def with_function_words(self, vocabulary: Vocabulary) -> Vocabulary:
-        """Give a vocabulary the function words of the captions: those of the config, of the captions' language or,
-        where it is none of `LANGUAGES`, the words of most photographs. Where words have no meaning by themselves, as
-        characters, there are none to find."""
+        """Set the function words of a vocabulary, and return it. They come from the config, from the captions' language
+        or, if it is none of `LANGUAGES`, they are the words that most photographs have. If single words have no
+        meaning, as with characters, there are no function words."""
         given = self._given
-        if given is None and vocabulary.kind.content:
+        if given is None and vocabulary.splitter.content:
             given = LANGUAGES.get(self.caption_language.name)
             if given is None:
                 given = self._commonest(vocabulary)

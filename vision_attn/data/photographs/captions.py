@@ -1,4 +1,5 @@
-"""Photographs with captions, read from a folder and an annotation file."""
+"""`Captions`, the data set of photographs (or films) with captions, from folders and annotation files of any common
+shape."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from vision_attn.data.photographs.captioned import Captioned
 from vision_attn.data.photographs.copies import leave_out_copies
 from vision_attn.data.photographs.pixels import Pixels, pixels
 from vision_attn.data.photographs.remarks import remarks
-from vision_attn.data.photographs.shares import Turns, turns_due
+from vision_attn.data.photographs.shares import EpochPlaces, mean_places
 from vision_attn.data.photographs.sources import JoinedViews, LocatedSource, PhotographSet, joined, sources_of
 from vision_attn.data.photographs.store import Photographs
 from vision_attn.data.words import Kind
@@ -35,13 +36,13 @@ from vision_attn.system.files import find
 from vision_attn.task import SPLITS, Static, Task, counted, equal_part, known_split
 
 CROPS = 1
-"""The last seed of the random numbers of crops, so that all others are the same with and without them."""
+"""The last seed of the random stream of crops, so that other random choices are the same with and without crops."""
 log = logging.getLogger(__name__)
 
 
 class Captions(Captioned):
-    """Photographs in a folder, with captions in a file of any common shape; also several such data sets. For an encoder
-    of films: films, each a file or a folder of frames."""
+    """Photographs in a folder, with captions in a file of any common shape; or several such data sets. For an encoder
+    of films, each item is a film: a file or a folder of frames."""
 
     batch_size: int
 
@@ -77,45 +78,45 @@ class Captions(Captioned):
 
         images: the folder of photographs, or one folder per split; or a dataset with photographs and captions: see
             `data.photographs.annotation_files.hub_datasets`.
-        annotations: a file of captions, a folder with one or with one for each photograph (`a.jpg`, `a.txt`), a
-            dataset, or one for each split (train, val, test). Its shape is recognised by its content: see
-            `data.photographs.annotation_files.caption_files`. None: the folder `images`, or the one above it.
+        annotations: a file of captions, a folder with such a file or with one for each photograph (`a.jpg`, `a.txt`),
+            or a dataset; or one of these for each split (train, val, test). The shape is recognised by the content: see
+            `data.photographs.annotation_files.caption_files`. None: the folder `images`, or the folder above it.
         split_files: a list of names or ids for each split, or one JSON file {split: [names or ids]}.
-        columns: the names of the columns image, caption and split where they are not recognised; of a table without a
+        columns: the names of the columns image, caption and split, if they are not recognised; for a table without a
             header their numbers, from 1.
-        vocabulary: a saved vocabulary, which splits captions in its own way; None: build one from the training
+        vocabulary: a saved vocabulary, which also decides how captions are split; None: build one from the training
             captions.
         words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
         function_words: words that are no content words (`metrics.function_words`): a list, or the name of a language,
-            such as german; None: those of the language that the captions of all splits are found in.
+            such as german; None: those of the detected language of all captions.
         min_count: the minimum number of occurrences of a word in the training captions.
         max_words: the maximum number of words; None: no limit.
-        max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no end.
-            `references` keep all.
+        max_length: the number of words of a caption that training and `nll` use: a longer caption is cut, and has no
+            end. `references` keep all words.
         batch_size: images per training batch, over all processes together, or "auto": as many as fit into memory. Every
-            batch has captions of all lengths in the same proportions, and one of four shapes: `data.grouping`.
+            batch has captions of all lengths in the same proportions, and one of four shapes; see `data.grouping`.
         evaluation_batch_size: images per validation or test batch.
         rows: captions per image in a batch; an image with fewer captions repeats them.
-        cache: the folder for what the frozen part of an encoder computes, and for the captions of large annotation
-            files, which all processes of a machine then share; None: batches hold pixels, captions stay in memory.
+        cache: the folder for the outputs of the frozen part of an encoder, and for the captions of large annotation
+            files, both shared by all processes of a machine; None: batches hold pixels, captions stay in memory.
         residency: keep cached vectors in memory-mapped files, in main memory, or on the encoder's device.
-        flips: mirror each training photograph with probability 1/2 in each epoch. Captions are not changed, even if
-            they say left or right. Adds the mirrored training photographs to the cache.
-        crops: train on random crops with sides of `crops` to 1 times the photograph's, different ones in each epoch; 1:
-            on whole photographs. Not with cached vectors.
-        verify: check the checksums of the whole cache before use.
-        features: annotation vectors that another program computed, in the place of the encoder's: a folder with an .npy
-            or .npz file for each photograph, or an HDF5 file (`annotation_vectors.vector_files`). See
+        flips: whether to mirror each training photograph with probability 1/2 in each epoch. Captions are not changed,
+            even if they say left or right. Adds the mirrored training photographs to the cache.
+        crops: the smallest side of the random crops on which to train, relative to the photograph; crops differ in each
+            epoch. 1: train on whole photographs. Not with cached vectors.
+        verify: whether to check the checksums of the whole cache before use.
+        features: annotation vectors that another program computed, in place of the encoder's: a folder with an .npy or
+            .npz file for each photograph, an HDF5 file or an LMDB (`annotation_vectors.vector_files`). See
             `encoders.precomputed`.
-        download: download a dataset of the hub, if it is not on this machine.
+        download: whether to download a dataset of the hub that is not on this machine.
         sources: several data sets, each with a `name`, its files, and possibly its `share` of each epoch: see
-            `data.photographs.sources.PhotographSet`. In the place of images, annotations, split_files, columns and
-            features. They have one vocabulary, and metrics of each end in its name.
-        evaluate: the names of the sources whose photographs are used in validation and testing; None: of all.
-        turns: how the turns of an epoch are divided among the photographs of a source: "equal", or in proportion to the
-            number of their "captions".
-        without_copies: leave out photographs for training or validation of which another split has a copy, also resized
-            or saved again: see `data.photographs.copies`. None: if there are several sources.
+            `data.photographs.sources.PhotographSet`. They replace images, annotations, split_files, columns and
+            features. They share one vocabulary, and metrics of each end in its name.
+        evaluate: the names of the sources to validate and test on; None: all.
+        turns: how often an epoch shows each photograph of a source: "equal", all equally often; "captions", in
+            proportion to the number of its captions.
+        without_copies: whether to leave out photographs for training or validation that have a copy in another split,
+            even if resized or saved again: see `data.photographs.copies`. None: only if there are several sources.
         """
         single = PhotographSet(images, "", annotations, split_files, columns, features)
         self.sources = sources_of(sources, single, evaluate)
@@ -140,7 +141,7 @@ class Captions(Captioned):
 
     @cached_property
     def _read(self) -> dict[str, dict[str, Photographs]]:
-        """The photographs of each source, by its name and by split."""
+        """The photographs of each source, by the name of the source and by split."""
         return {source.name: source.read(cache=self.cache, download=self.download) for source in self.sources}
 
     @cached_property
@@ -149,7 +150,7 @@ class Captions(Captioned):
         return joined(self._read)
 
     def located(self, *, films: bool = False) -> dict[str, dict[str, Photographs]]:
-        """Return the photographs of each source whose files are there, by split, and log how many are missing. None is
+        """Return the photographs of each source whose files exist, by split, and log how many are missing. No file is
         opened."""
         return {source.name: source.located(self._read[source.name], films=films) for source in self.sources}
 
@@ -173,18 +174,18 @@ class Captions(Captioned):
 
     @property
     def films(self) -> bool:
-        """Whether it was prepared for an encoder of films."""
+        """Whether the data set was prepared for an encoder of films."""
         return self._prepared is not None and self._prepared.frames > 1
 
     def only(self, split: str) -> None:
         self._only = known_split(split)
 
     def prepare(self, task: Task) -> None:
-        """Find the photographs, and cache the outputs of the part of `task.encoder` that is not trained. After `only`,
-        caches one split alone, unless there is a complete cache of all splits.
+        """Find the photographs, and cache the outputs of the frozen part of `task.encoder`. After `only`, caches a
+        single split, unless there is a complete cache of all splits.
 
-        Photographs that are missing or cannot be read are logged and left out; without a cache, those that cannot be
-        read are found when their batch is.
+        Photographs that are missing or cannot be read are logged and left out. Without a cache, unreadable photographs
+        are found only when their batch is read.
         """
         encoder: Any = task.encoder
         if self._prepared is encoder:
@@ -215,17 +216,18 @@ class Captions(Captioned):
         if self._pictures.unreadable:
             self._leave_out(self._pictures.unreadable, "films" if films else "photographs")
         self._tables: dict[str, CaptionTable] = {}
-        self._plans: dict[int, tuple[Turns | None, Stratified]] = {}
+        self._plans: dict[int, tuple[EpochPlaces | None, Stratified]] = {}
         self._prepared = encoder
 
     def _find(self, cache: Path | None, *, films: bool, flips: bool) -> None:
-        """Find the photographs of each source, and which of them are copies of those of another split."""
+        """Find the photographs of each source, and leave out copies of photographs of another split."""
         self._located = {name: LocatedSource(splits, flips=flips) for name, splits in self.located(films=films).items()}
         if self.without_copies and not films and self._only != "test":  # of which none are left out
             leave_out_copies(self._located, cache)
 
     def _pictured(self, task: Task, frozen: nn.Module | None, cache: Path | None) -> Features | Pixels | Vectors:
-        """The pictures of all sources, or their annotation vectors, which are computed if there is a cache for them."""
+        """Return the pictures of all sources or, if they are given or cached, their annotation vectors. Missing vectors
+        of a cache are computed."""
         encoder: Any = task.encoder  # of a captioner of transformers the task itself
         device = next((weight.device for weight in encoder.parameters()), torch.device("cpu"))
         if self.features:
@@ -256,7 +258,7 @@ class Captions(Captioned):
         line = f"{'films' if self.films else 'photographs'}: {counted(sizes)}; {len(self.vocabulary):,} words"
         if len(self.sources) == 1:
             return line
-        turns = np.histogram(self._shown(0, seed=0), self._table("train").bounds)[0].tolist()
+        turns = np.histogram(self._photographs_of(0, seed=0), self._table("train").bounds)[0].tolist()
         told = (f"{number:,} of {source.name}" for source, number in zip(self.sources, turns, strict=True))
         return f"{line}; an epoch shows {', '.join(told)}"
 
@@ -270,7 +272,11 @@ class Captions(Captioned):
         return chain(told, filter(None, [self._on_language]))
 
     def _leave_out(self, unreadable: Mapping[str, str], what: str) -> None:
-        """Keep only photographs that can be read, and log the others; `what` messages call them."""
+        """Keep only photographs that can be read, and log the others.
+
+        unreadable: the names of the others, with the reason.
+        what: what messages call them.
+        """
         files: dict[str, Path | Encoded | None] = {}
         for split, members in self._readable.items():
             names = list(members.all_names())
@@ -293,25 +299,25 @@ class Captions(Captioned):
         return len(self._plan[1])
 
     @property
-    def _plan(self) -> tuple[Turns | None, Stratified]:
-        """The training photographs that an epoch shows (None: each once), and the plan of its batches."""
+    def _plan(self) -> tuple[EpochPlaces | None, Stratified]:
+        """The plan of which training photographs an epoch shows (None: each once), and the plan of its batches."""
         if self.batch_size not in self._plans:
             table = self._table("train")
             lengths, shares = table.most_words(self.rows), {source.name: source.share for source in self.sources}
             by_captions = self.turns == "captions"
-            due = turns_due(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
-            turns = None if due is None else Turns(due, table.bounds, lengths)
+            due = mean_places(table.count, table.bounds, shares, by_captions=by_captions, batch_size=self.batch_size)
+            turns = None if due is None else EpochPlaces(due, table.bounds, lengths)
             self._plans[self.batch_size] = turns, Stratified(turns.lengths if turns else lengths, self.batch_size)
         return self._plans[self.batch_size]
 
-    def _shown(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
-        """The training photographs of an epoch, in the order in which `_plan` knows their lengths."""
+    def _photographs_of(self, epoch: int, *, seed: int) -> NDArray[np.int64]:
+        """Return the training photographs of an epoch, in the order of the lengths in `_plan`."""
         turns, _ = self._plan
         return turns.epoch(epoch, seed) if turns else np.arange(len(self._table("train").count))
 
     def train(self, epoch: int, *, seed: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[CaptionBatch]:
         table, rng = self._table("train"), np.random.default_rng([seed % 2**64, epoch])
-        (_, groups), members = self._plan, self._shown(epoch, seed=seed)
+        (_, groups), members = self._plan, self._photographs_of(epoch, seed=seed)
         captions, picture_indices, crops = table.pick(self.rows, rng, members), table.picture_indices[members], None
         mirrored = self.flips & (rng.integers(0, 2, len(captions)) == 1)
         if not isinstance(self._pictures, Pixels):

@@ -1,4 +1,4 @@
-"""Find copies of a photograph, also resized and saved again: by a hash of its content, then by its pixels.
+"""Find copies of photographs, even if resized or saved again, by a hash of their content, then by their pixels.
 
 The hash is a 64-bit difference hash (Krawetz 2013): whether each of 8 x 8 cells of the reduced photograph is brighter
 than the one to its left. Photographs whose hashes differ in at most `BITS` bits are compared as `SIDE` x `SIDE` pixels.
@@ -30,27 +30,28 @@ from vision_attn.system.console import printable, progress
 from vision_attn.system.errors import UserError
 
 BITS = 4
-"""The most bits in which the hashes of copies differ."""
+"""The largest number of bits in which the hashes of copies differ."""
 LEVELS, LARGEST, CORRELATION = 12.0, 80.0, 0.93
-"""The largest mean difference of the pixels of copies, of 255, the largest one of a single pixel, and their smallest
-correlation. A drawing that differs from another in one shape differs by more than `LARGEST` there."""
+"""For the pixels of copies: the largest mean difference, the largest difference in one pixel, both out of 255, and the
+smallest correlation. Drawings that differ in one shape differ by more than `LARGEST` there."""
 SIDE = 16
 DECODED = 32
 """JPEGs are decoded at a fraction of their size, with sides of at least this: 0.7 ms a photograph."""
 NEIGHBOURS = 1000
-"""The largest number of photographs with an equal part of the hash that one is compared with. More are alike only if
-they show nothing."""
+"""The largest number of photographs with an equal part of the hash with which a photograph is compared. More
+photographs share a part only if they show nothing."""
 BANDS = ((0, 13), (13, 13), (26, 13), (39, 13), (52, 12))
-"""The parts of a hash, first bit and number of bits, one more than `BITS`: one of them is equal in near hashes."""
+"""The parts of a hash, as first bit and number of bits. There is one more part than `BITS`, so two near hashes have at
+least one equal part."""
 MARK = np.dtype([("known", "u1"), ("hash", "<u8"), ("pixels", "u1", (SIDE, SIDE, 3))])
 """The record of a photograph: its hash and its reduced pixels. `known` is 0 for one that cannot be read."""
 PRIORITY = ("test", "val", "train")
-"""A photograph of several splits stays in the first of these."""
+"""A photograph that is in several splits is kept in the first of these."""
 log = logging.getLogger(__name__)
 
 
 def marks_of(views: Sequence[View], cache: Path | None) -> NDArray:
-    """The `MARK` of each photograph, computed once if there is a `cache`, which all sources share."""
+    """Return the `MARK` of each photograph. With a `cache`, which all sources share, they are computed only once."""
 
     def make() -> NDArray:
         bar = progress(views, what="copies", unit="image", total=len(views))
@@ -70,7 +71,7 @@ def marks_of(views: Sequence[View], cache: Path | None) -> NDArray:
 
 
 def mark(view: View) -> tuple[int, int, NDArray]:
-    """The `MARK` of a photograph."""
+    """Return the `MARK` of a photograph."""
     try:
         image = open_photograph(view.file, at_least=DECODED)
     except UserError:
@@ -81,8 +82,8 @@ def mark(view: View) -> tuple[int, int, NDArray]:
 
 
 def first_copies(marks: NDArray) -> Int[np.ndarray, "N"]:
-    """The position, for each photograph, of the first one of which it is a copy; its own where there is none before
-    it."""
+    """Return for each photograph the position of the first photograph of which it is a copy, or its own position if it
+    is no copy of an earlier one."""
     first, readable = np.arange(len(marks)), np.flatnonzero(marks["known"])
     raw = marks[readable].view(f"V{MARK.itemsize}")
     _, earliest, group = np.unique(raw, return_index=True, return_inverse=True)  # there may be thousands of one image
@@ -106,12 +107,12 @@ def first_copies(marks: NDArray) -> Int[np.ndarray, "N"]:
 
 
 def different_bits(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The number of ones in the bits of each number."""
+    """Return the number of bits that are 1 in each number."""
     return np.unpackbits(numbers[:, None].view(np.uint8), axis=1).sum(axis=1, dtype=np.int64)
 
 
 def alike(pixels: NDArray[np.uint8], others: NDArray[np.uint8]) -> Bool[np.ndarray, "N"]:
-    """Whether pixels (N, SIDE, SIDE, 3) are those of the same photographs."""
+    """Return whether pairs of pixels (N, SIDE, SIDE, 3) show the same photograph."""
     a, b = (images.reshape(len(images), 3 * SIDE**2).astype(np.float32) for images in (pixels, others))
     differences = np.abs(a - b)
     close = (differences.mean(axis=1) <= LEVELS) & (differences.max(axis=1) <= LARGEST)
@@ -121,8 +122,8 @@ def alike(pixels: NDArray[np.uint8], others: NDArray[np.uint8]) -> Bool[np.ndarr
 
 
 def leave_out_copies(sources: Mapping[str, LocatedSource], cache: Path | None) -> None:
-    """Keep a photograph only in the first of the splits in `PRIORITY` in which it stands, in whichever source. Logs how
-    many stand in the data twice."""
+    """If a photograph is in several splits, keep it only in the first of `PRIORITY`, across all sources. Logs how many
+    photographs are repeated."""
     groups = [(split, source) for split in PRIORITY for source in sources.values()]
     marks = {id(source): marks_of(source.views.plain_and_mirrored()[0], cache) for source in sources.values()}
     joined = np.concatenate([marks[id(source)][source.views.view_indices[split]] for split, source in groups])

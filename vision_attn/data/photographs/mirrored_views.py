@@ -1,4 +1,4 @@
-"""The photographs of all splits as inputs of an encoder, also mirrored."""
+"""`Views`, the photographs of all splits as inputs of an encoder, plain and mirrored."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from vision_attn.system.errors import UserError
 
 
 class Views(Sequence[View]):
-    """The photographs of all splits by name, each once, then those of `train` mirrored, if asked for."""
+    """The photographs of all splits, each once, then those of `train` mirrored if `flips` is set."""
 
     def __init__(self, splits: Mapping[str, Photographs], *, flips: bool) -> None:
         """Raises UserError if a file is in two splits."""
@@ -26,14 +26,14 @@ class Views(Sequence[View]):
         order = sorted(range(len(names)), key=names.__getitem__)
         new = [True, *(names[before] != names[after] for before, after in pairwise(order))][: len(order)]
         self.photographs = np.fromiter(compress(order, new), dtype=np.int64)
-        """The photograph of each view, counted through all splits."""
+        """The number of the photograph of each view, counted over all splits."""
         view_indices = np.empty(len(names), dtype=np.int64)
         view_indices[order] = np.cumsum(new) - 1
         self.view_indices = dict(zip(splits, np.split(view_indices, self.ends[:-1]), strict=True))
-        """The view of each photograph, by split."""
+        """The index of the view of each photograph, by split."""
         self._refuse_shared()
         self.mirrored = np.unique(self.view_indices["train"][: None if flips else 0])
-        """The views that follow once more, mirrored."""
+        """The indices of the views that are repeated at the end, mirrored."""
         self.numbers = range(len(self.photographs) + len(self.mirrored))
 
     @overload
@@ -79,13 +79,13 @@ class Views(Sequence[View]):
             owner[view_indices] = number
 
     def plain_and_mirrored(self) -> "list[Views]":
-        """The photographs, and those that are mirrored, as far as there are any: each has a cache of its own, so that
-        mirroring uses the existing one."""
+        """Return the plain views and, if there are any, the mirrored ones. Each has its own cache, so that a cache of
+        the plain views can be used with mirroring."""
         count = len(self.photographs)
         return [views for views in (self[:count], self[count:]) if len(views)]
 
     def ids(self) -> Iterator[int | str]:
-        """The id of each photograph, without the mirrored ones."""
+        """Yield the id of each photograph once, without the mirrored views."""
         starts = np.array([0, *self.ends[:-1]])
         splits = np.searchsorted(self.ends, self.photographs, side="right")
         for split, number in zip(splits.tolist(), (self.photographs - starts[splits]).tolist(), strict=True):
@@ -93,5 +93,5 @@ class Views(Sequence[View]):
             yield json.loads(photographs.ids.text(photographs.members.item(number)))
 
     def mirrors(self, view_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices of the mirrored views of training photographs."""
+        """Return indices of the mirrored views of training photographs."""
         return len(self.photographs) + np.searchsorted(self.mirrored, view_indices)

@@ -1,4 +1,4 @@
-"""A photograph with its captions, as annotation files list it, and the checks of its name and its captions."""
+"""`Photograph`, an image of an annotation file with its captions, and the checks of names and captions."""
 
 import re
 import unicodedata
@@ -21,10 +21,11 @@ class Photograph(NamedTuple):
 
     id: int | str
     name: str
-    """Path relative to the image folder; after `locate`, relative to the common parent of the folders of all splits."""
+    """The path relative to the image folder; after `locate`, relative to the common parent of the folders of all
+    splits."""
     captions: list[str]
     file: Path | Encoded | None = None
-    """Set by `store.locate`, or by the data set that holds the photograph."""
+    """Set by `store.locate`, or by a data set that contains the photograph."""
 
 
 NAMINGS: tuple[Callable[[Photograph], str], ...] = (
@@ -33,14 +34,14 @@ NAMINGS: tuple[Callable[[Photograph], str], ...] = (
     lambda photograph: Path(photograph.name).name,
     lambda photograph: Path(photograph.name).stem,
 )
-"""The ways in which a file may name a photograph: by its id, by its name, without the folder, and without the ending
-too."""
+"""The ways in which a file may name a photograph: by its id, its name, its name without the folder, and its name
+without the folder and the ending."""
 
 
 def one_line(caption: str) -> str:
-    """Join the lines of a caption, because line breaks would break the tools that score it, and cut it to `LONGEST`
-    characters, because the tokenizer fails for some captions of millions. Compose its letters with their accents (NFC),
-    so that the same word is one word, however it was typed.
+    """Normalise a caption. Joins its lines, because line breaks would break the tools that score it. Cuts it to
+    `LONGEST` characters, because the tokenizer fails for some captions of millions. Composes letters with their accents
+    (NFC), so that a word is the same however it was typed.
 
     A lone surrogate (half a character, such as the JSON escape \\ud800) becomes a space: UTF-8 cannot encode it.
     """
@@ -48,12 +49,12 @@ def one_line(caption: str) -> str:
 
 
 def plain_name(value: str) -> str:
-    """A name of a photograph in one line, as the names of references and of results are compared."""
+    """Return the name of a photograph in one line, the form in which names of references and results are compared."""
     return " ".join(value.splitlines()).strip()
 
 
 def checked_name(path: Path, where: str, value: Any) -> str:
-    """A path below the image folder, in one spelling, with slashes. Raises UserError if it could lead out of the
+    """Return a path below the image folder in normal form, with slashes. Raises UserError if it could lead out of the
     folder."""
     if not isinstance(value, str):
         raise UserError(f"{path}: the file name of {where} must be a string, not {brief(value)}")

@@ -1,8 +1,8 @@
-"""Photographs and films, read from their files as encoder inputs; they stay in memory once they have been read, on a
-GPU in its own, as far as there is room.
+"""`Pixels`: read photographs and films from their files as inputs of encoders, and keep photographs in memory while
+there is room.
 
-A batch is made in two parts, so that files are decoded while the batch before is in use: `read` may run in any thread
-and makes no CUDA call, `finish` runs where the batch is used.
+A batch is read in two parts, so that files are decoded while the previous batch is in use: `read` may run in any thread
+and does not call CUDA, `finish` runs in the thread that uses the batch.
 """
 
 import logging
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 SHARE, CPU_SHARE = 0.5, 0.25
 """The shares of the free memory of a GPU, and of the machine, that photographs may take; training needs the rest."""
 AHEAD = 2
-"""Batches that are read while one is in use, each in a thread: one is resized while files of the next are decoded."""
+"""The number of batches that are read while one is in use, each in a thread, so that one is resized while files of the
+next are decoded."""
 CPU = torch.device("cpu")
 
 
@@ -52,7 +53,7 @@ class View(NamedTuple):
     def read(
         self, resolution: int, fit: Fit = "centre", frames: int = 1
     ) -> UInt8[np.ndarray, "h w 3"] | UInt8[np.ndarray, "F h w 3"]:
-        """Decode what an encoder sees; see `read_seen`. With several `frames`, that of a film."""
+        """Decode the part that an encoder sees; see `read_seen`. With several `frames`, decode a film."""
         if frames > 1:
             pixels = seen_frames(open_film(self.file, frames, at_least=resolution), resolution, fit)
         else:
@@ -60,7 +61,7 @@ class View(NamedTuple):
         return np.ascontiguousarray(pixels[..., ::-1, :]) if self.mirrored else pixels
 
     def read_or_black(self, resolution: int, fit: Fit = "centre", frames: int = 1) -> tuple[np.ndarray, str]:
-        """Like `read`, with an empty text; black pixels and the reason if it cannot be read."""
+        """Return the result of `read` and an empty text, or black pixels and the reason if the file cannot be read."""
         try:
             return self.read(resolution, fit, frames), ""
         except UserError as error:
@@ -68,7 +69,7 @@ class View(NamedTuple):
 
 
 class Pixels:
-    """Photographs, or films of several `frames`, read from their files on demand, by several threads, and resized on
+    """Photographs, or films with several `frames`, read from their files on demand by several threads, and resized on
     `device`."""
 
     def __init__(
@@ -81,7 +82,7 @@ class Pixels:
         *,
         silent: bool = False,
     ) -> None:
-        """silent: log no photograph that cannot be read."""
+        """silent: whether not to log photographs that cannot be read."""
         self.silent = silent
         self.views, self.resolution, self.fit, self.frames = views, resolution, fit, frames
         self.device = device if device.type == "cuda" else CPU
@@ -92,12 +93,12 @@ class Pixels:
         """Return None: pixels are not written into preallocated memory. See `Features.space`."""
 
     def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> Any:
-        """Decode views `indices`, and resize them if that is done on the CPU. A view that cannot be read is black,
-        logged and listed in `unreadable`."""
+        """Decode views `indices`, and resize them if `device` is the CPU. A view that cannot be read is black, logged
+        and listed in `unreadable`."""
         return self._early(self._groups([self.views[index] for index in indices.tolist()]))
 
     def finish(self, read: Any) -> UInt8[Tensor, "B *F 3 S S"]:
-        """The batch that `read` has begun; photographs have their channels last in memory."""
+        """Complete a batch that `read` has begun. Photographs have their channels last in memory."""
         return read if isinstance(read, Tensor) else squares(read, self.resolution, self.device)
 
     def gather(self, indices: NDArray[np.int64], space: Tensor | None = None) -> UInt8[Tensor, "B *F 3 S S"]:
@@ -107,7 +108,7 @@ class Pixels:
         return grouped(list(_decoders(os.getpid(), cores()).map(self._read_view, views)))
 
     def _early(self, groups: list[SameSize]) -> Any:
-        """Return decoded photographs as `read` does: those for a CPU are finished in the thread that reads."""
+        """Return the result of `read` for decoded photographs. For a CPU, they are resized in the reading thread."""
         return squares(groups, self.resolution, self.device) if self.device.type == "cpu" else groups
 
     def _read_view(self, view: View) -> UInt8[np.ndarray, "*F h w 3"]:
@@ -120,7 +121,7 @@ class Pixels:
 
 
 class WholePictures(Pixels):
-    """Photographs as they are, for a model that prepares them itself: an array of PIL images."""
+    """Unchanged photographs for a model that prepares them itself: an array of PIL images."""
 
     def __init__(self, views: Sequence[View]) -> None:
         super().__init__(views, 1)
@@ -144,8 +145,8 @@ class WholePictures(Pixels):
 
 @cache
 def _decoders(process: int, number: int) -> ThreadPoolExecutor:
-    """The threads that decode, one for each core, for all batches that are read at the same time: more would only wait
-    for Python's lock. Those of another process (before a fork) do not run in this one."""
+    """Return the decoding threads, one for each core, shared by all batches that are read at the same time; more
+    threads would only wait for Python's lock. Threads of another process (before a fork) do not exist in this one."""
     return ThreadPoolExecutor(number)
 
 
@@ -158,8 +159,13 @@ def pixels(
     fit: Fit = "centre",
     frames: int = 1,
 ) -> Pixels:
-    """Photographs, or films of several `frames`, for an encoder on `device`; without a `resolution`, as they are.
-    repeated: each is needed in many epochs, so photographs are held in memory; films are too large."""
+    """Return photographs, or films with several `frames`, for an encoder.
+
+    resolution: None: for a model that takes unchanged photographs.
+    device: the device of the encoder.
+    repeated: whether each photograph is needed in many epochs, so that it should stay in memory. Films are too large
+        for this.
+    """
     if resolution is None:
         return WholePictures(views)
     if not repeated or frames > 1:
@@ -169,13 +175,14 @@ def pixels(
 
 
 class HeldPixels(Pixels):
-    """Each photograph is decoded once, as the square that an encoder sees, and stays in memory, on a GPU in its own.
-    Those that there is no room for are read each time."""
+    """Photographs that are decoded once, as the square that an encoder sees, and then stay in memory, for a GPU in its
+    own. Photographs for which there is no room are read each time."""
 
     def __init__(
         self, views: Sequence[View], resolution: int, device: torch.device, *, room: int, fit: Fit = "centre"
     ) -> None:
-        """room: the bytes that photographs may take. Memory is allocated when the first one is read."""
+        """room: the number of bytes that photographs may take. Memory is allocated when the first photograph is
+        read."""
         super().__init__(views, resolution, fit, device=device)
         self.places: dict[str, int] = {}
         """The position of each photograph in `table`, by name."""
@@ -211,7 +218,7 @@ class HeldPixels(Pixels):
         return torch.cat(pieces).index_select(0, as_index(order, self.device)).movedim(-1, 1)
 
     def _hold(self, names: list[str], images: UInt8[Tensor, "M S S 3"]) -> None:
-        """Keep as many as there is room for, a photograph that is there twice once."""
+        """Keep as many photographs as there is room for; a repeated photograph is kept once."""
         with self._lock:
             first = {name: number for number, name in reversed(list(enumerate(names))) if name not in self.places}
             start = len(self.places)
@@ -226,7 +233,7 @@ class _ReadBatch(NamedTuple):
 
     views: list[View]
     held: dict[int, int]
-    """The places in the table of photographs that it holds already, by their place in the batch."""
+    """For photographs that are already in the table: their position in the table, by their position in the batch."""
     new: list[int]
-    """The places of the others, which `groups` holds."""
+    """The positions in the batch of the others, which are in `groups`."""
     groups: list[SameSize]

@@ -1,4 +1,4 @@
-"""Tell the user about the training captions before a run: how many are cut, and which symbols are left out."""
+"""Messages before a training about its captions: how many are cut, and which symbols are dropped."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from vision_attn.data.vocabulary import Vocabulary
 
 SYMBOLS = 0.05
-"""The share of captions with symbols that are left out, from which on the user is told."""
+"""The smallest share of captions with dropped symbols that is reported."""
 SHOWN = 8
 """The largest number of different symbols that are named."""
 
@@ -14,7 +14,11 @@ SHOWN = 8
 def remarks(
     captions: Iterable[str], cut: Iterable[str], vocabulary: Vocabulary, max_length: int, of: str = "training captions"
 ) -> Iterator[str]:
-    """Yield lines about `captions`, of which `cut` have more than `max_length` words. of: a word for them."""
+    """Yield messages about captions.
+
+    cut: the captions with more than `max_length` words.
+    of: what messages call the captions.
+    """
     counts: Counter[str] = Counter()
     total = with_symbols = 0
     for caption in captions:

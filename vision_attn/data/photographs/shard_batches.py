@@ -1,4 +1,4 @@
-"""Make batches of the photographs that are streamed from shards."""
+"""Make batches from photographs that are streamed from shards."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,8 @@ log = logging.getLogger("vision_attn.data.photographs.shards")
 
 
 class Picked(NamedTuple):
-    """A decoded sample with the captions of a batch, as targets (`Vocabulary.targets`), longest first."""
+    """A decoded sample with the captions that were chosen for a batch, as targets (`Vocabulary.targets`), longest
+    first."""
 
     name: str
     pixels: UInt8[np.ndarray, "h w 3"]
@@ -29,7 +30,7 @@ class Picked(NamedTuple):
 
 
 def readable(items: Iterable[Picked | str]) -> list[Picked]:
-    """The samples of a batch that could be read. The others are logged."""
+    """Return the samples that could be read. The others, given by a message, are logged."""
     picked = []
     for item in items:
         if isinstance(item, str):
@@ -42,8 +43,12 @@ def readable(items: Iterable[Picked | str]) -> list[Picked]:
 def batches(
     samples: Iterable[list[Picked]], resolution: int, device: torch.device, number: int | None = None
 ) -> Iterator[CaptionBatch]:
-    """The batches of these samples, at most `number`. A thread resizes photographs for a CPU while the batch before is
-    in use; a GPU resizes them itself, in the caller's thread."""
+    """Yield batches. For a CPU, a thread resizes photographs while the previous batch is in use; a GPU resizes them
+    itself, in the caller's thread.
+
+    samples: the samples of each batch.
+    number: the largest number of batches; None: no limit.
+    """
 
     def begun(items: list[Picked]) -> CaptionBatch:
         batch = _batch(items)
@@ -57,7 +62,7 @@ def batches(
 
 
 def _batch(items: Sequence[Picked]) -> CaptionBatch:
-    """Photographs with the longest caption come first. They are not resized yet."""
+    """Return photographs with the longest caption come first. They are not resized yet."""
     items = sorted(items, key=lambda item: -len(item.words[0]))
     longest = len(items[0].words[0])
     words = [[row + [PAD] * (longest - len(row)) for row in item.words] for item in items]

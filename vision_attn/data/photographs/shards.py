@@ -1,5 +1,5 @@
-"""Captioned photographs that are streamed from shards: tar files in WebDataset's convention, or Parquet files as
-Hugging Face writes them. Memory holds a shuffle buffer and a few batches, however many photographs there are.
+"""`Shards`, the data set of captioned photographs that are streamed from tar files (WebDataset) or Parquet files
+(Hugging Face). Memory holds only a shuffle buffer and a few batches, however many photographs there are.
 
 Needs the extra `[scale]`.
 """
@@ -33,10 +33,10 @@ from vision_attn.system.errors import UserError
 from vision_attn.task import Task, equal_part, known_split
 
 JUDGED = 2000
-"""The number of captions that are read before training to see how long they are and what is left out of them, and of
-photographs of each split whose captions tell the language."""
+"""The number of captions whose lengths and dropped symbols are reported before training, and of photographs of each
+split whose captions decide the language."""
 NAMED = 5
-"""The largest number of shards that are named because samples of them are left out."""
+"""The largest number of shards that messages about dropped samples name."""
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ class Shards(Captioned):
     In training, each process reads its own part of the shards, in an order that depends on the seed and the epoch, and
     mixes the photographs in a shuffle buffer. A photograph that cannot be read is replaced by another of its batch.
 
-    Each process takes an equal number of photographs, and one that reaches the end of its shards begins them again.
-    Where shards differ in size or their number is not a multiple of the number of processes, an epoch over all
-    photographs therefore shows some twice and leaves out as many.
+    Each process takes the same number of photographs, and starts again at the end of its shards. So if shards differ in
+    size, or their number is not a multiple of the number of processes, an epoch over all photographs shows some twice
+    and leaves out as many.
 
-    A resumed run reads what it skips, without decoding it, and goes on with the next photograph if the number of
-    processes is the same. Another number of processes means other batches, unlike with other sources.
+    A resumed run reads the skipped samples without decoding them, and continues with the next photograph if the number
+    of processes is the same. Unlike in other sources, another number of processes means other batches.
     """
 
     batch_size: int
@@ -85,17 +85,17 @@ class Shards(Captioned):
         photograph, caption: the columns of a Parquet file; `photograph` holds the bytes of an image file, or `{bytes,
             path}`, and `caption` a text or a list of texts. In a tar file, members that follow each other and share the
             name up to its first dot are one sample: an image by its extension, and captions in `.caption` or `.txt`
-            (one per line) or in `.json` (under the name `caption`). Others are left out, and a line counts them.
-        vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images` photographs
-            of training. Its words occur there at least `min_count` times, `max_words` of them at most.
+            (one per line) or in `.json` (under the name `caption`). Other members are left out, and a logged line
+        counts them. vocabulary: a saved vocabulary; None: build one from the captions of the first `vocabulary_images`
+        training photographs, with at most `max_words` words that occur there at least `min_count` times.
         words: how captions become words: see `data.words`; None: at spaces, or as a saved vocabulary splits them.
-        function_words: as in `Captions`; None: those of the language of the first captions of each split.
-        max_length: the number of words kept of a caption, for training and `nll`: a longer one is cut, and has no end.
-            `references` keep all.
+        function_words: as in `Captions`; None: those of the detected language of the first captions of each split.
+        max_length: the number of words of a caption that training and `nll` use: a longer caption is cut, and has no
+            end. `references` keep all words.
         batch_size: photographs of a batch, over all processes together.
         rows: captions per photograph in a batch; one with fewer captions repeats them.
-        shuffle: photographs of the shuffle buffer of a process, in memory as files.
-        flips, crops: mirror training photographs, and train on random crops of them: as in `Captions`.
+        shuffle: the number of photographs in the shuffle buffer of a process, kept as undecoded files.
+        flips, crops: as in `Captions`.
         """
         for split in shards:
             known_split(split)
@@ -112,7 +112,7 @@ class Shards(Captioned):
         self.check_function_words()
         self.batch_size, self.rows, self.shuffle, self.flips, self.crops = batch_size, rows, shuffle, flips, crops
         self._square: tuple[int, torch.device] = 0, CPU
-        """The side of photographs, and where they are resized."""
+        """The side of resized photographs, and the device that resizes them."""
         self._fit: Fit = "centre"
         self._warned = False
         self._told: set[Path] = set()
@@ -135,7 +135,8 @@ class Shards(Captioned):
         return chain.from_iterable(self.references())
 
     def captions_by_image(self) -> Iterator[tuple[str, ...]]:
-        """The captions of the first `JUDGED` photographs of each split: reading all would take as long as an epoch."""
+        """Yield the captions of the first `JUDGED` photographs of each split: reading all would take as long as an
+        epoch."""
         for split in self.shards:
             try:
                 paths = self._paths(split)
@@ -159,7 +160,7 @@ class Shards(Captioned):
         return self.counted("train")
 
     def counted(self, split: str) -> int:
-        """The photographs of a split that have a caption. Says how many samples are left out."""
+        """Return the number of photographs of a split that have a caption. Logs how many samples are left out."""
         total, left_out = 0, LeftOut()
         for path in self._paths(split):
             own = LeftOut()
@@ -185,7 +186,7 @@ class Shards(Captioned):
         mine = [paths[index] for index in rng.permutation(len(paths))[rank::world]]
         random = Random(f"{seed} {epoch} {rank} {world}")  # a text is hashed alike in every process
         numbered = ((sample, random.random()) for sample in self._endless(mine, random))
-        decoded = in_threads(self._picked, islice(numbered, skip * size, None), ahead=2 * size)
+        decoded = in_threads(self._decode_sample, islice(numbered, skip * size, None), ahead=2 * size)
         for number, batch in enumerate(batches(self._filled(decoded, size), *self._square, len(self) - skip), skip):
             if self.flips or self.crops < 1:
                 rng = np.random.default_rng([seed % 2**64, epoch, rank, number])  # a resumed epoch has the same crops
@@ -194,7 +195,7 @@ class Shards(Captioned):
             yield batch
 
     def _filled(self, decoded: Iterator[Picked | str], size: int) -> Iterator[list[Picked]]:
-        """The samples of each batch: those that can be read, again where others cannot."""
+        """Yield the samples of each batch. Samples that cannot be read are replaced by repeating others."""
         while True:
             if not (picked := readable(islice(decoded, size))):
                 raise UserError(f"{self.shards['train']}: no photograph of a whole batch can be read")
@@ -204,7 +205,7 @@ class Shards(Captioned):
         return Split(self, name, rank, world)
 
     def _warn_if_uneven(self, shards: int, world: int) -> None:
-        """Warn once of an uneven division of the shards, if they are of one size."""
+        """Warn once if processes have different numbers of shards."""
         self._warned = True
         more = shards % world  # processes with one shard more than others
         if more:
@@ -216,7 +217,7 @@ class Shards(Captioned):
             )  # fmt: skip
 
     def _endless(self, paths: Sequence[Path], random: Random) -> Iterator[Sample]:
-        """The samples of shards in random order, again and again: all of them once before any of them twice."""
+        """Yield the samples of shards in random order, endlessly: every sample once before any repetition."""
         while True:
             empty = True
             for sample in shuffled(chain.from_iterable(map(self._read, paths)), self.shuffle, random):
@@ -225,9 +226,11 @@ class Shards(Captioned):
             if empty:
                 raise UserError(f"{self.shards['train']}: no photograph with a caption is in {paths[0]}, ...")
 
-    def _picked(self, numbered: tuple[Sample, float | None]) -> Picked | str:
-        """Decode a sample and pick its captions, in an order drawn from a number; with None as given. Returns why it
-        cannot be read if so."""
+    def _decode_sample(self, numbered: tuple[Sample, float | None]) -> Picked | str:
+        """Decode a sample and choose captions. Return the reason if it cannot be read.
+
+        numbered: the sample, and a random number that decides the order of captions; None: their own order.
+        """
         sample, number = numbered
         try:
             pixels = read_seen(sample.photograph, self._square[0], self._fit)
@@ -241,8 +244,8 @@ class Shards(Captioned):
         return Picked(sample.photograph.name, pixels, sorted(words, key=len, reverse=True), sample.captions)
 
     def _paths(self, split: str) -> list[Path]:
-        """The shards of a split, in the order of their names. Only local files: `webdataset` would run the command that
-        an address such as `pipe:` names."""
+        """Return the shards of a split, in the order of their names. Only local files are allowed, since `webdataset`
+        would run the command in an address such as `pipe:`."""
         if split not in self.shards:
             raise UserError(f"no shards are given for split {split}: set --data.shards.{split}")
         paths = [path for pattern in expanded(self.shards[split]) for path in matching(pattern)]
@@ -267,8 +270,8 @@ class Shards(Captioned):
 
 
 class Split:
-    """The batches of a split for evaluation: every photograph that can be read, once, in the order of the shards; or
-    every `world`-th batch, beginning with number `rank`."""
+    """The batches of a split for evaluation, in the order of the shards, with every readable photograph once. A process
+    gets every `world`-th batch, from batch `rank` on."""
 
     def __init__(self, source: Shards, name: str, rank: int = 0, world: int = 1) -> None:
         self.source, self.paths, self.rank, self.world = source, source._paths(name), rank, world
@@ -281,13 +284,14 @@ class Split:
         size = self.source.batch_size
         numbered = enumerate(sample for path in self.paths for sample in self.source._read(path))
         samples = ((sample, None) for number, sample in numbered if number // size % self.world == self.rank)
-        decoded = in_threads(self.source._picked, samples, ahead=2 * size)
+        decoded = in_threads(self.source._decode_sample, samples, ahead=2 * size)
         chunks = iter(lambda: list(islice(decoded, size)), [])
         yield from batches(filter(None, map(readable, chunks)), *self.source._square)
 
 
 def shuffled(samples: Iterable[Item], size: int, random: Random) -> Iterator[Item]:
-    """Yield items in random order out of a buffer of `size`, each replaced by the next one when it is taken."""
+    """Yield items in random order from a buffer of `size` items, in which the next item replaces each one that is
+    taken."""
     samples = iter(samples)
     buffer = list(islice(samples, size))
     for sample in samples:

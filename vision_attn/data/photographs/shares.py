@@ -1,4 +1,4 @@
-"""Choose the photographs that an epoch shows, and how often, where sources have shares or photographs have turns by
+"""Choose which photographs an epoch shows, and how often, if sources have shares of the epoch or photographs count by
 captions."""
 
 from collections.abc import Mapping
@@ -12,27 +12,30 @@ from vision_attn.data.grouping import strata
 from vision_attn.system.errors import UserError
 
 SETS = 256
-"""The number of sets of photographs with captions of similar lengths into which those of a source are sorted."""
+"""The number of sets into which the photographs of a source are divided by the lengths of their captions."""
 GOLDEN = (5**0.5 - 1) / 2
-"""The points that are its multiples, modulo 1, lie more evenly in [0, 1) than random ones."""
+"""The multiples of this number, modulo 1, are spread more evenly over [0, 1) than random numbers."""
 
 
-class Turns:
-    """The turns of the photographs of an epoch. Each epoch has the same number of turns of each source, and the same
-    lengths of captions in the same places (`lengths`), so that its batches have the same few shapes.
+class EpochPlaces:
+    """Chooses the photograph for each place of an epoch. In all epochs, a source has the same number of places, and the
+    same place has captions of about the same lengths (`lengths`), so that batches have the same few shapes.
 
-    A photograph that is due w turns has floor(w) in every epoch, and the others in turn with photographs of its source
-    whose captions are about as long: of a large set with a small share, each epoch shows other photographs.
+    A photograph that should have w places on average has floor(w) places in every epoch. It takes turns in the
+    remaining places with photographs of its source whose captions are about as long. So if a large source has a small
+    share, epochs show different photographs.
     """
 
     def __init__(self, due: Float[ndarray, "N"], bounds: Int[ndarray, "S_1"], lengths: Int[ndarray, "N R"]) -> None:
-        """due: the mean number of turns of each photograph in an epoch; those of a source add up to a whole number.
-        bounds: where sources begin, and the end. lengths: the words of each row of each photograph, or more."""
+        """due: the mean number of places of each photograph in an epoch; the sum over a source is a whole number.
+        bounds: the number of the first photograph of each source, then the number of all.
+        lengths: the number of words of each row of each photograph, or an upper bound.
+        """
         due = np.where(np.abs(due - due.round()) < 1e-9, due.round(), due)
         self.always = np.repeat(np.arange(len(due)), due.astype(np.int64))
-        """Photographs that every epoch has, with their number of turns."""
+        """The photographs that are in every epoch, repeated as often as they are."""
         self.taking_turns = []
-        """The photographs of each source that take turns, and the end of the share of each in their sum."""
+        """The photographs of each source that take turns, with the cumulative sum of their fractions of a place."""
         longest = [lengths[self.always]]
         for first, end in pairwise(bounds):
             rest = due[first:end] % 1
@@ -52,10 +55,10 @@ class Turns:
                 np.stack([lengths[members[a : b + 1]].max(axis=0) for a, b in zip(begin, last, strict=True)])
             )
         self.lengths = np.concatenate(longest)
-        """The words of each row in each place of an epoch, or more."""
+        """The number of words of each row in each place of an epoch, or an upper bound."""
 
     def epoch(self, epoch: int, seed: int) -> Int[ndarray, "T"]:
-        """The photograph of each place of an epoch."""
+        """Return the photograph of each place of an epoch."""
         start = np.random.default_rng([seed % 2**64, len(self.lengths)]).random()
         point = (start + epoch * GOLDEN) % 1
         chosen = [
@@ -65,7 +68,7 @@ class Turns:
         return np.concatenate([self.always, *chosen])
 
 
-def turns_due(
+def mean_places(
     captions: Int[ndarray, "N"],
     bounds: Int[ndarray, "S_1"],
     shares: Mapping[str, float | None],
@@ -73,11 +76,16 @@ def turns_due(
     by_captions: bool,
     batch_size: int,
 ) -> Float[ndarray, "N"] | None:
-    """The mean number of turns of each photograph in an epoch; None: one of each.
+    """Return the mean number of places of each photograph in an epoch; None: one place each.
 
-    A source with a share has this share of the turns. The others have one for each of their photographs, which gives
-    the number of all; where all have shares, there are as many turns as photographs. They are a multiple of the batch
-    size, so that no batch is incomplete. by_captions: those of a source are divided by numbers of captions.
+    A source with a share gets this share of the places. Sources without one get a place for each of their photographs,
+    which decides the number of places. If all sources have shares, there are as many places as photographs. The number
+    is a multiple of the batch size, so that no batch is incomplete.
+
+    captions: the number of captions of each photograph.
+    bounds: the number of the first photograph of each source, then the number of all.
+    shares: the share of each source, or None.
+    by_captions: whether the places of a source are divided in proportion to numbers of captions.
     """
     if not by_captions and not any(shares.values()):
         return None
@@ -102,7 +110,7 @@ def turns_due(
 
 
 def whole(amounts: Float[ndarray, "S"], total: int) -> Int[ndarray, "S"]:
-    """Round amounts to whole numbers that add up to `total`: those with the largest remainders are rounded up."""
+    """Round amounts to whole numbers with the sum `total`: those with the largest remainders are rounded up."""
     rounded = np.floor(amounts + 1e-9).astype(np.int64)
     rounded[np.argsort(-(amounts - rounded), kind="stable")[: total - int(rounded.sum())]] += 1
     return rounded

@@ -1,4 +1,4 @@
-"""Several data sets of photographs in one run: the files of each, and the inputs of an encoder from all of them."""
+"""Train on several data sets of photographs in one run: the files of each, and the joined inputs of an encoder."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from vision_attn.task import SPLITS, known_split
 
 NAME = re.compile(r"\w[\w.-]{0,63}")
 OWN = ("images", "annotations", "split_files", "columns", "features")
-"""Keys of `data` that each of several sources has for itself."""
+"""The keys of `data` that belong to each source if there are several."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class PhotographSet:
     images: str | dict[str, str] | None
     """The folder of photographs: as `data.images`."""
     name: str = ""
-    """Letters, digits, -, _ and dots. Metrics of this set end in it, as `CIDEr_mine`."""
+    """Letters, digits, -, _ and dots. Names of metrics of this set end in it: `CIDEr_mine`."""
     annotations: str | dict[str, str] | None = None
     """The file of captions: as `data.annotations`."""
     split_files: str | dict[str, str] | None = None
@@ -39,10 +39,10 @@ class PhotographSet:
     features: str | None = None
     """Annotation vectors that another program computed: as `data.features`."""
     share: float | None = None
-    """The share of each epoch, above 0 and below 1; None: what the others leave, by size."""
+    """The share of each epoch, above 0 and below 1; None: a part of the rest, in proportion to the size."""
     new_words: bool = True
-    """Whether the vocabulary has the words of its training captions. False for a set that a run rehearses, whose words
-    the captioner knows as far as they are frequent."""
+    """Whether the vocabulary gets the words of its training captions. False for a set that a run rehearses, since the
+    captioner already knows its frequent words."""
 
     @property
     def place(self) -> str:
@@ -50,7 +50,7 @@ class PhotographSet:
         return f"{self.images if self.annotations is None else self.annotations}"
 
     def read(self, *, cache: str | None, download: bool) -> dict[str, Photographs]:
-        """All photographs with captions, by split, in the order of the annotation files."""
+        """Return all photographs with captions, by split, in the order of the annotation files."""
         annotations = self.images if self.annotations is None else self.annotations
         assert annotations is not None
         return read_splits(annotations, self.split_files, columns=self.columns, cache=cache, download=download)
@@ -67,8 +67,8 @@ class PhotographSet:
 def sources_of(
     sources: Sequence[PhotographSet] | None, single: PhotographSet, evaluate: Sequence[str] | None
 ) -> list[PhotographSet]:
-    """The data sets that a config names: several, or `single`. Raises UserError if it names both or neither, for
-    `sources` that do not fit together, and for names in `evaluate` that they do not have."""
+    """Return the data sets of a config: `sources`, or `single`. Raises UserError if the config has both or neither, if
+    `sources` do not fit together, and for unknown names in `evaluate`."""
     if sources is None and single.images is None:
         raise UserError("data.images is missing: name a folder of photographs, or several data sets (data.sources)")
     if sources is not None:
@@ -86,7 +86,7 @@ def sources_of(
 
 
 def _check(sources: Sequence[PhotographSet]) -> None:
-    """Raise UserError unless `sources` have names of their own and shares that leave something for the others."""
+    """Raise UserError unless `sources` have different names, and shares that leave a part for sources without one."""
     if not sources:
         raise UserError("data.sources is empty: name at least one data set, or set data.images")
     for number, source in enumerate(sources):
@@ -114,15 +114,15 @@ def _check(sources: Sequence[PhotographSet]) -> None:
 
 
 class LocatedSource:
-    """The photographs of a source whose files are there."""
+    """The photographs of a source whose files exist."""
 
     def __init__(self, splits: dict[str, Photographs], *, flips: bool) -> None:
         self.splits, self.views = splits, Views(splits, flips=flips)
         self.kept = {split: np.ones(len(members), dtype=bool) for split, members in splits.items()}
-        """A mask of the photographs of each split that are used. A cache holds all of them."""
+        """The photographs of each split that are used, as a mask. A cache contains all of them."""
 
     def keep_only(self, split: str | None) -> None:
-        """Forget the photographs of all other splits."""
+        """Drop the photographs of all other splits."""
         for name, members in self.splits.items():
             chosen = np.full(len(members), name == split)
             self.splits[name], self.kept[name] = members.selected(chosen), self.kept[name][chosen]
@@ -130,8 +130,8 @@ class LocatedSource:
 
 
 class JoinedViews(Sequence[View]):
-    """The views of several sources, one source after the other, each with its mirrored ones. Names begin with that of
-    the source, as those of `Photographs.joined`."""
+    """The views of several sources, one source after the other, each with its mirrored views. Names begin with the name
+    of the source, as in `Photographs.joined`."""
 
     def __init__(self, sources: Mapping[str, Views]) -> None:
         self.names, self.sources = [*sources], [*sources.values()]
@@ -145,7 +145,7 @@ class JoinedViews(Sequence[View]):
 
     @classmethod
     def of(cls, sources: Mapping[str, Views]) -> "Views | JoinedViews":
-        """The views of several sources; those of one alone as they are."""
+        """Join the views of several sources. A single source is returned unchanged."""
         return cls(sources) if len(sources) > 1 else next(iter(sources.values()))
 
     def _started(self) -> Iterator[tuple[Views, int]]:
@@ -170,7 +170,7 @@ class JoinedViews(Sequence[View]):
         return int(self.starts[-1])
 
     def mirrors(self, view_indices: Int[ndarray, "N"]) -> Int[ndarray, "N"]:
-        """Indices of the mirrored views of training photographs."""
+        """Return indices of the mirrored views of training photographs."""
         mirrored = np.array(view_indices)
         for views, start in self._started():
             mine = (view_indices >= start) & (view_indices < start + len(views))
@@ -179,5 +179,5 @@ class JoinedViews(Sequence[View]):
 
 
 def joined(sources: Mapping[str, Mapping[str, Photographs]]) -> dict[str, Photographs]:
-    """The photographs of all sources by split."""
+    """Return the photographs of all sources by split."""
     return {split: Photographs.joined({name: splits[split] for name, splits in sources.items()}) for split in SPLITS}

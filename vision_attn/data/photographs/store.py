@@ -1,4 +1,5 @@
-"""The photographs of a data set and their captions, as arrays: in memory, or in files that processes share."""
+"""`Photographs`, the photographs of a split and their captions as arrays, in memory or in files that processes
+share."""
 
 import json
 import logging
@@ -37,10 +38,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Photographs:
-    """The photographs of one split: `members` holds their numbers in the arrays, in order."""
+    """The photographs of one split. The arrays may hold more photographs; `members` are the numbers of those of the
+    split, in order."""
 
     ids: Ragged
-    """The ids in JSON: an id is an integer or a string."""
+    """The ids as JSON, since an id is an integer or a string."""
     names: Ragged
     captions: Ragged
     starts: NDArray[np.int64]
@@ -51,14 +53,14 @@ class Photographs:
     name_prefix: str = ""
     """The path from the common parent of the folders of all splits to `folder`; part of a name."""
     sizes: NDArray[np.int64] | None = None
-    """Bytes of the file of each member; -1: there is none."""
+    """The number of bytes of the file of each member; -1: there is no file."""
     files: Sequence[Path | Encoded] | None = None
-    """The photographs in the arrays, if the data set holds them, or they are of several sources; None: they are files
-    of `folder`."""
+    """The files of all photographs in the arrays, if the data set contains them or they come from several sources;
+    None: they are files of `folder`."""
     store: tuple[Path, str] | None = None
-    """The folder and the split of the files that hold the arrays; None: they are in memory."""
+    """The folder and the split of the files with the arrays; None: they are in memory."""
     sources: Mapping[str, "Photographs"] | None = None
-    """The photographs of each source by its name, if they are of several: see `joined`."""
+    """The photographs of each source by name, if there are several: see `joined`."""
 
     @classmethod
     def of(cls, photographs: Sequence[Photograph]) -> "Photographs":
@@ -75,8 +77,8 @@ class Photographs:
 
     @classmethod
     def joined(cls, sources: Mapping[str, "Photographs"]) -> "Photographs":
-        """The photographs of several sources, one source after the other. Their names begin with that of the source,
-        since files of several sources may have the same name. The only one of a mapping stays as it is."""
+        """Join the photographs of several sources. Names then begin with the name of the source, since files of several
+        sources may have the same name. A single source is returned unchanged."""
         sets = [*sources.values()]
         if len(sets) == 1:
             return sets[0]
@@ -109,7 +111,7 @@ class Photographs:
 
     @property
     def bounds(self) -> NDArray[np.int64]:
-        """The number of the first member of each source, and that of all members."""
+        """The number of the first member of each source, then the number of all members."""
         if self.sources is None:
             return np.array([0, len(self)])
         first = np.cumsum([0, *(len(photographs.ids) for photographs in self.sources.values())])
@@ -122,7 +124,7 @@ class Photographs:
 
     @classmethod
     def map(cls, folder: Path, split: str) -> "Photographs":
-        """Map what `save` wrote into memory. Raises FileNotFoundError or, if it is damaged, UserError."""
+        """Map the files that `save` wrote into memory. Raises FileNotFoundError or, if they are damaged, UserError."""
         ids, names, captions = (Ragged.map(folder, f"{split}-{name}", np.uint8) for name in TEXTS)
         starts = map_array(folder / f"{split}-starts.npy", np.int64)
         if not len(starts) == len(ids) + 1 == len(names) + 1 or (starts[0], starts[-1]) != (0, len(captions)):
@@ -130,7 +132,7 @@ class Photographs:
         return cls(ids, names, captions, starts, np.arange(len(ids)), store=(folder, split))
 
     def selected(self, kept: NDArray[np.bool_]) -> "Photographs":
-        """Return the photographs where the mask `kept` is true."""
+        """Return the photographs for which `kept` is true."""
         return replace(self, members=self.members[kept], sizes=None if self.sizes is None else self.sizes[kept])
 
     def __len__(self) -> int:
@@ -145,11 +147,12 @@ class Photographs:
         return (self[number] for number in range(len(self)))
 
     def name(self, number: int) -> str:
-        """Path relative to the image folder; after `locate`, relative to the common parent of all folders."""
+        """Return the path relative to the image folder; after `locate`, relative to the common parent of all
+        folders."""
         return self.name_prefix + self.names.text(int(self.members[number]))
 
     def all_names(self) -> Iterator[str]:
-        """The names in order, faster than one by one."""
+        """Return the names in order, faster than one by one."""
         kept = np.zeros(len(self.names), dtype=bool)
         kept[self.members] = True
         return map(self.name_prefix.__add__, compress(self.names.all_texts(), kept.tolist()))
@@ -160,14 +163,14 @@ class Photographs:
         return None if self.folder is None else self.folder / self.names.text(int(self.members[number]))
 
     def all_files(self) -> Sequence[Path | Encoded]:
-        """The file of each photograph in the arrays; only after `locate`."""
+        """Return the file of each photograph in the arrays; only after `locate`."""
         if self.files is not None:
             return self.files
         assert self.folder is not None
         return [self.folder / name for name in self.names.all_texts()]
 
     def view(self, number: int, *, mirrored: bool) -> View:
-        """The photograph as an encoder input; only after `locate`."""
+        """Return a photograph as the input of an encoder; only after `locate`."""
         name = self.names.text(self.members.item(number))
         file = self.file_prefix + name if self.files is None else self.file(number)
         assert file is not None and self.sizes is not None
@@ -180,8 +183,8 @@ class Photographs:
         return os.path.join(self.folder, "")
 
     def encoded(self, vocabulary: Vocabulary, max_length: int) -> Ragged:
-        """The targets of all captions in the arrays, also of photographs that are left out: see `Vocabulary.targets`.
-        They are kept in the store if there is one."""
+        """Return the targets (`Vocabulary.targets`) of all captions in the arrays, including those of photographs that
+        are left out. They are saved in the store if there is one."""
 
         if self.sources is not None:
             return Ragged.joined([photographs.encoded(vocabulary, max_length) for photographs in self.sources.values()])
@@ -203,8 +206,8 @@ class Photographs:
 
 
 def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str, Photographs]:
-    """Map the photographs of all splits from the files in `folder`, which the first process writes with those that
-    `read` returns."""
+    """Return the photographs of all splits, mapped from the files in `folder`. The first process writes the files, from
+    the result of `read`."""
 
     def load() -> dict[str, Photographs]:
         return {split: Photographs.map(folder, split) for split in SPLITS}
@@ -224,7 +227,7 @@ def stored(folder: Path, read: Callable[[], dict[str, Photographs]]) -> dict[str
 
 
 def _name_others(folder: Path) -> None:
-    """Tell users which folders of captions next to `folder` they may delete."""
+    """Log which folders of captions next to `folder` the user may delete."""
     pattern = f"{folder.name.split('-')[0]}-*"
     others = [other for other in sorted(folder.parent.glob(pattern)) if other.is_dir() and other != folder]
     if others:
@@ -236,8 +239,12 @@ def _name_others(folder: Path) -> None:
 def shared(
     folder: Path, what: str, load: Callable[[], Kept], make: Callable[[], Kept], save: Callable[[Kept], None]
 ) -> Kept:
-    """Map what `load` returns into memory. If it is missing or damaged, one process makes and saves it while the others
-    wait. If it cannot be opened or saved for another reason, each process keeps its own in memory."""
+    """Return the result of `load`. If the files are missing or damaged, one process calls `make` and `save` while the
+    others wait. If they cannot be opened or saved for another reason, each process keeps the result of `make` in
+    memory.
+
+    what: what messages call the files.
+    """
     made, problem = None, "what was written cannot be read"
     try:
         with suppress(FileNotFoundError, UserError):
@@ -257,7 +264,7 @@ def shared(
 
 
 def _locked(folder: Path, what: str) -> AcquireReturnProxy:
-    """Lock what is next to `folder`; to be used in a `with` statement."""
+    """Lock `folder`; to be used in a `with` statement."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         return lock.acquire(blocking=False)
@@ -269,11 +276,13 @@ def _locked(folder: Path, what: str) -> AcquireReturnProxy:
 def locate(
     photographs: Mapping[str, Photographs], folders: Mapping[str, Path], *, films: bool = False
 ) -> dict[str, Photographs]:
-    """Find the file of each photograph in the folder of its split, unless the data set holds it; of `films`, each may
-    be a folder of frames. A name without an ending is that of the only file of that name. Missing photographs are
-    logged and left out.
+    """Find the file of each photograph in the folder of its split, unless the data set contains the photograph. A name
+    without an ending matches the only file with that stem. Missing photographs are logged and left out.
 
-    Raises UserError if a split has no folder, if no file exists, or if a name may be that of two files.
+    folders: the folder of each split.
+    films: whether a photograph may be a folder of frames.
+
+    Raises UserError if a split has no folder, if no file exists, or if a name matches two files.
     """
     root = os.path.commonpath([folder.absolute() for folder in folders.values()]) if folders else ""
     what = "films" if films else "photographs"
@@ -312,8 +321,8 @@ def _placed(
     films: bool,
     completed: dict[str, str],
 ) -> Photographs:
-    """The photographs of a split with the folder of their files, and the sizes of these. Names that leave out an ending
-    become whole, and are noted in `completed`."""
+    """Return the photographs of a split with the folder and the sizes of their files. Missing endings are added to
+    names, and noted in `completed`."""
     if split not in folders:
         raise UserError(f"no folder of images is given for split {split}")
     path = Path(os.path.relpath(folders[split].absolute(), root)).as_posix()
@@ -333,7 +342,10 @@ def _placed(
 
 
 def _size(file: str, folders: bool = False) -> int:
-    """The bytes of a file; -1 if it does not exist, is not a file, or its name is invalid. folders: those count too."""
+    """Return the number of bytes of a file; -1 if it does not exist, is not a file, or its name is invalid.
+
+    folders: whether folders count as files.
+    """
     try:
         status = os.stat(file)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The layout and the pixels of drawn scenes, for a whole batch at once.
+"""Sample and draw scenes, a whole batch at once: the layout of objects, and pixels.
 
 The same seed gives the same pixels on every machine: the random bits come from a generator whose stream numpy
-guarantees, and drawing is elementwise arithmetic, which rounds the same everywhere, without a font or drawing library.
+guarantees, and images are drawn by elementwise arithmetic, which rounds the same everywhere.
 """
 
 from functools import cache
@@ -34,8 +34,8 @@ SAMPLES = 8
 
 
 class Arrangement(NamedTuple):
-    """All random choices of a batch of scenes, from which its images and captions follow. Slots past `num_objects` are
-    meaningless."""
+    """All random choices of a batch of scenes, which determine its images and captions. Scenes have `num_objects`
+    objects; further slots are meaningless."""
 
     num_objects: Int[np.ndarray, "B"]
     objects: Int[np.ndarray, "B N"]
@@ -43,7 +43,8 @@ class Arrangement(NamedTuple):
     axis: Int[np.ndarray, "B"]
     """The axis along which object 0 is before or behind all others: 0 is x, 1 is y."""
     behind: Int[np.ndarray, "B"]
-    """1 where object 0 is right of or below the others. Of two objects, object 0 is always the left or upper one."""
+    """1 if object 0 is to the right of or below the others. With two objects, object 0 is always the left or upper
+    one."""
     corner: Int[np.ndarray, "B N 2"]
     """Left and upper edge of each object, (x, y) in pixels."""
     side: Int[np.ndarray, "B N"]
@@ -53,7 +54,7 @@ class Arrangement(NamedTuple):
     light: Float[np.ndarray, "B 3 4"]
     """RGB of the background in the four corners."""
     tint: Float[np.ndarray, "B N 3"]
-    """The difference of each object's RGB from that of its colour."""
+    """The difference of each object's RGB from the RGB of its colour."""
     grain: UInt8[np.ndarray, "B 1 Y X"]
     """Noise of each pixel."""
 
@@ -113,13 +114,13 @@ def place_objects(bits: np.random.PCG64, num_objects, axis, behind, size: int) -
 
 
 def side_range(size: int) -> tuple[int, int]:
-    """The smallest and the largest side of an object in images of `size` pixels. The largest object covers about an
-    eighth of the image."""
+    """Return the smallest and the largest side of an object in images of `size` pixels. The largest object covers about
+    an eighth of the image."""
     return round(size * 12 / 56), round(size * 20 / 56)
 
 
 def unambiguous(corner, side, num_objects, axis, behind, size: int) -> np.ndarray:
-    """Whether each of the proposals (B, tries) shows its relation unambiguously.
+    """Return which of the proposals (B, tries) show their relation unambiguously.
 
     An object is before another along an axis if there is a gap between their boxes and the distance of their centres
     along the axis is at least 1.5 times the distance across it.
@@ -145,7 +146,8 @@ def unambiguous(corner, side, num_objects, axis, behind, size: int) -> np.ndarra
 
 @cache
 def stamps(smallest: int, largest: int) -> Float[np.ndarray, "shapes sides Y X"]:
-    """Return the share of each pixel that each shape covers, for every side from `smallest` to `largest` pixels."""
+    """Return the share of each pixel that a shape covers, for each shape and every side from `smallest` to `largest`
+    pixels."""
     masks = np.zeros((len(SHAPES), largest - smallest + 1, largest, largest), np.float32)
     for row, shape in enumerate(SHAPES):
         for side in range(smallest, largest + 1):
@@ -157,7 +159,7 @@ def stamps(smallest: int, largest: int) -> Float[np.ndarray, "shapes sides Y X"]
 
 
 def covers(shape: str, x, y) -> np.ndarray:
-    """Whether points lie inside a shape; for outlines, whether a ray crosses them an odd number of times."""
+    """Return whether points lie inside a shape; for outlines, whether a ray crosses them an odd number of times."""
     if shape == "circle":
         return x * x + y * y <= 1
     outline = OUTLINES[shape]
@@ -169,8 +171,10 @@ def covers(shape: str, x, y) -> np.ndarray:
 
 
 def draw(scenes: Arrangement, size: int, frames: int = 1) -> UInt8[np.ndarray, "B 3 Y X"]:
-    """Draw the images: objects on a dark background with soft light and a little grain. frames: the number of images in
-    a row that have the same background, the frames of a film."""
+    """Draw the images: objects on a dark background with soft light and a little grain.
+
+    frames: the number of successive images with the same background, which are the frames of a film.
+    """
     _, largest = side_range(size)
     # With a margin, since all stamps are as large as the largest object.
     canvas = np.zeros((len(scenes.objects), 3, size + largest, size + largest), np.float32)
@@ -184,7 +188,7 @@ def draw(scenes: Arrangement, size: int, frames: int = 1) -> UInt8[np.ndarray, "
 
 
 def background(light: Float[np.ndarray, "B 3 4"], size: int) -> Float[np.ndarray, "B 3 Y X"]:
-    """The colours of the four corners, interpolated bilinearly over the image."""
+    """Return the background: the colours of the four corners, interpolated bilinearly."""
     position = np.arange(size, dtype=np.float32) / np.float32(size - 1)
     upper = light[..., 0:1] + (light[..., 1:2] - light[..., 0:1]) * position
     lower = light[..., 2:3] + (light[..., 3:4] - light[..., 2:3]) * position

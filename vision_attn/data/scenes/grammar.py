@@ -1,4 +1,4 @@
-"""The content of drawn scenes: their objects, which combinations of objects belong to which split, and the captions.
+"""The grammar of drawn scenes: objects, the split of each combination of objects, and captions.
 
 An *object* is a colour and a shape; its index is `len(SHAPES) * colour + shape`. No colour and no shape occurs twice in
 a scene, so that every content word names exactly one object.
@@ -89,12 +89,12 @@ WEIGHTS = np.array([list(forms.values()) for forms in FORMS.values()])
 
 
 def object_split(index: int) -> str:
-    """The only split that may contain a held-out object; "train" for an object that any split may contain."""
+    """Return the only split that may contain a held-out object; "train" for an object that any split may contain."""
     return next((split for split, names in HELD_OUT.items() if OBJECTS[index] in names), "train")
 
 
 def pair_split(first: int, second: int) -> str | None:
-    """The only split in which two objects may occur together; None for a validation object with a test object.
+    """Return the only split in which two objects may occur together; None for a validation object with a test object.
 
     Of the pairs of training objects, a tenth is held out for validation and a fifth for test, chosen by a checksum of
     their names.
@@ -108,7 +108,7 @@ def pair_split(first: int, second: int) -> str | None:
 
 @cache
 def pairs_of(split: str) -> np.ndarray:
-    """A mask of the pairs of objects that may occur together in scenes of `split`, (48, 48)."""
+    """Return a mask of the pairs of objects that may occur together in scenes of `split`, (48, 48)."""
     pairs = np.zeros((len(OBJECTS), len(OBJECTS)), bool)
     for first, second in combinations(range(len(OBJECTS)), 2):
         (colour, shape), (other_colour, other_shape) = divmod(first, len(SHAPES)), divmod(second, len(SHAPES))
@@ -119,8 +119,8 @@ def pairs_of(split: str) -> np.ndarray:
 
 @cache
 def combinations_of(split: str, num_objects: int) -> np.ndarray:
-    """All sets of `num_objects` objects that scenes of `split` may contain, (N, num_objects). All their pairs are of
-    `split`.
+    """Return all sets of `num_objects` objects that scenes of `split` may contain, (N, num_objects). All their pairs
+    are of `split`.
 
     The combinations of two splits are disjoint, and so are their pairs.
     """
@@ -135,7 +135,7 @@ def combinations_of(split: str, num_objects: int) -> np.ndarray:
 
 
 def content_words(language: Name, index: int) -> tuple[str, str]:
-    """The words that name the colour and the shape of an object."""
+    """Return the words that name the colour and the shape of an object."""
     words, (colour, shape) = LANGUAGES[language], divmod(index, len(SHAPES))
     return words.colours[colour][: words.letters], words.shapes[shape][: words.letters]
 
@@ -148,7 +148,7 @@ def object_name(language: Name, index: int) -> str:
 
 @cache
 def sentences(language: Name, num_objects: int, relation: str, across: str) -> tuple[str, ...]:
-    """The templates with their relations filled in; {a}, {b} and {c} remain."""
+    """Return the templates with their relations filled in; {a}, {b} and {c} remain."""
     forms, relations = LANGUAGES[language].forms, LANGUAGES[language].relations
     words = {"near": relations[relation], "far": relations[OPPOSITE[relation]], "across": relations[across]}
     return tuple(form.format(a="{a}", b="{b}", c="{c}", **words) for form in forms[num_objects])
@@ -157,15 +157,21 @@ def sentences(language: Name, num_objects: int, relation: str, across: str) -> t
 def captions_of(
     objects: Sequence[int], relation: str, across: str, forms: Sequence[int], language: Name = "english"
 ) -> list[str]:
-    """Captions of a scene in which `objects[0]` is in `relation` to all others, and `objects[1]` is `across`
-    `objects[2]`. objects, forms: the indices of the objects and of the templates to use."""
+    """Return captions of a scene.
+
+    objects: the indices of the objects.
+    relation: the relation of the first object to all others.
+    across: the relation of the second object to the third.
+    forms: the indices of the templates to use.
+    """
     names = dict(zip("abc", (object_name(language, index) for index in objects), strict=False))
     templates = sentences(language, len(objects), relation, across)
     return [templates[form].format(**names) for form in forms]
 
 
 def all_captions(language: Name = "english") -> Iterator[str]:
-    """Captions with every template, relation, colour and shape, roughly as often as in scenes. For the vocabulary."""
+    """Yield captions for the vocabulary, with every template, relation, colour and shape, roughly as often as in
+    scenes."""
     for (number, forms), relation, across in product(FORMS.items(), OPPOSITE, ("to the left of", "above")):
         for start in range(0, len(OBJECTS), 2):
             objects = [(start + 7 * other) % len(OBJECTS) for other in range(number)]

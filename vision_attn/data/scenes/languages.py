@@ -1,6 +1,7 @@
 """The captions of drawn scenes in other languages: Chinese, which has no spaces, and Hebrew, from right to left.
 
-Each template means what the English one at its place in `grammar.FORMS` does, and names the same object first.
+Each template is a translation of the English one at the same position in `grammar.FORMS`, and names the same object
+first.
 """
 
 from typing import Literal, NamedTuple
@@ -9,7 +10,7 @@ Name = Literal["english", "chinese", "hebrew"]
 
 
 class SceneLanguage(NamedTuple):
-    """The words of a language for the colours and shapes of the grammar, in its order, and templates."""
+    """The words of a language for the colours and shapes of the grammar, in the same order, and its templates."""
 
     colours: tuple[str, ...]
     shapes: tuple[str, ...]
@@ -17,7 +18,7 @@ class SceneLanguage(NamedTuple):
     relations: dict[str, str]
     forms: dict[int, tuple[str, ...]]
     letters: int | None = None
-    """The number of letters of a colour or a shape that name it, where a letter is a word. None: all letters."""
+    """If words are single letters: how many letters of the word for a colour or a shape name it. None: all letters."""
 
 
 CHINESE = SceneLanguage(

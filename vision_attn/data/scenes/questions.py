@@ -1,4 +1,5 @@
-"""Questions about drawn scenes whose answers take several steps: "what colour is the thing left of the red circle?"
+"""`SceneQuestions`, a data set of questions about drawn scenes that take several steps: "what colour is the thing left
+of the red circle?"
 
 Objects stand in the cells of a grid of `CELLS` x `CELLS`, so that an object has at most one neighbour on each side. No
 colour and no shape occurs twice in a scene.
@@ -21,7 +22,7 @@ from vision_attn.system.checks import check_range
 
 CELLS = 3
 OBJECTS = len(SHAPES)
-"""Objects of a scene: one of each shape."""
+"""The number of objects of a scene, one of each shape."""
 SIDES = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
 """(x, y) from an object to its neighbour, y downwards."""
 ASKED = ("colour", "shape")
@@ -32,18 +33,18 @@ class SampledQuestions(NamedTuple):
 
     scenes: Arrangement
     path: np.ndarray
-    """(B, most steps): the objects that the answer follows from, the first of which the question names; -1 after the
-    last."""
+    """(B, most steps): the supporting objects, from the one that the question names to the one that it asks about; -1
+    after the last."""
     asked: np.ndarray
-    """(B,): whether the colour (0) or the shape (1) of the last one is asked."""
+    """(B,): whether the question asks for the colour (0) or the shape (1) of the last object."""
 
 
 class SceneQuestions(VocabularySource, GeneratedImages):
     """Drawn scenes of six objects, each with one question about them; new in every epoch.
 
-    steps: how many objects the answer follows from, one of these numbers at random. 1: "what colour is the circle?";
-        2: "what colour is the thing left of the red circle?"; 3: "what colour is the thing above the thing left of the
-        red circle?"
+    steps: the possible numbers of supporting objects, one of them at random. 1: "what colour is the circle?"; 2: "what
+        colour is the thing left of the red circle?"; 3: "what colour is the thing above the thing left of the red
+        circle?"
     size: height and width of images in pixels.
     batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
 
@@ -100,7 +101,10 @@ class SceneQuestions(VocabularySource, GeneratedImages):
         return SampledQuestions(scenes, path, integers(bits, 0, 1, num_images))
 
     def _path(self, bits: np.random.PCG64, cells: np.ndarray, steps: int) -> list[int]:
-        """A random path over objects in these cells, from neighbour to neighbour, that visits none twice."""
+        """Return a random path from neighbour to neighbour that visits no object twice.
+
+        cells: the cells of the objects.
+        """
         where = {divmod(int(cell), CELLS)[::-1]: number for number, cell in enumerate(cells)}
         while True:
             path = [int(integers(bits, 0, len(cells) - 1, 1)[0])]
@@ -133,7 +137,7 @@ class SceneQuestions(VocabularySource, GeneratedImages):
         )
 
     def question(self, samples: SampledQuestions, image: int) -> Question:
-        """The question about an image, in words."""
+        """Return the question about an image, in words."""
         cells = (samples.scenes.corner[image] - 1) // (self.size // CELLS)
         path, objects = [index for index in samples.path[image].tolist() if index >= 0], samples.scenes.objects[image]
         colours, shapes = [*COLOURS], [SHAPES[index % len(SHAPES)] for index in objects]

@@ -1,8 +1,8 @@
-"""Drawn scenes: a built-in data set of synthetic images. It needs no download, and the box of the object that each word
-names is known.
+"""`Scenes`, a built-in data set of synthetic images with captions. It needs no download, and the boxes of named objects
+are known.
 
-Training scenes are new in every epoch. Validation and test scenes are fixed and contain combinations of objects that
-training scenes never do (`scene_grammar.pair_split`), so that a captioner has to combine what it learned separately.
+Training scenes are new in every epoch. Validation and test scenes are fixed, with combinations of objects that never
+occur in training (`grammar.pair_split`), so that a captioner has to combine what it learned separately.
 """
 
 from functools import cached_property
@@ -26,15 +26,17 @@ RELATIONS = ("to the left of", "to the right of"), ("above", "below")
 
 
 class Scenes(DrawnCaptions):
-    """Images of one to three coloured shapes, with five captions each and the boxes of objects by word.
+    """Images of one to three coloured shapes, with five captions each, and with the boxes of the objects that words
+    name.
 
     size: height and width of the images in pixels. Objects have sides of 12 to 20 pixels in images of 56, and in
         proportion in others.
     rows: captions per image in a batch, at most five; `references` always holds all five.
     batch_size, epoch_images, val_images, test_images: as for `GeneratedImages`.
     mixture: proportions of scenes with one, two and three objects.
-    language: of the captions: see `data.scenes.languages`.
-    words, max_words: how captions become words (`data.words`; None: at spaces), and how many there are at most.
+    language: the language of captions; see `data.scenes.languages`.
+    words: how captions are split into words (`data.words`); None: at spaces.
+    max_words: the largest number of words of the vocabulary; None: no limit.
 
     Raises UserError for sizes and numbers that no scene can be drawn with.
     """
@@ -96,7 +98,7 @@ class Scenes(DrawnCaptions):
         """All words of the grammar, or the vocabulary that `restore` read."""
         texts = grammar.all_captions(self.language)
         vocabulary = Vocabulary.build(texts, words=self.words, min_count=1, max_words=self.max_words)
-        if self.language != "english" and vocabulary.kind.content:
+        if self.language != "english" and vocabulary.splitter.content:
             # All words but those that name what is drawn, also with a prefix, as in Hebrew, or a letter more.
             vocabulary.function_words = frozenset(
                 word
@@ -107,7 +109,7 @@ class Scenes(DrawnCaptions):
 
 
 def captions(scenes: Arrangement, image: int, language: grammar.Name = "english") -> list[str]:
-    """The five captions of an image."""
+    """Return the five captions of an image."""
     objects = scenes.objects[image, : scenes.num_objects[image]].tolist()
     axis = int(scenes.axis[image])
     relation, across = RELATIONS[axis][scenes.behind[image]], RELATIONS[1 - axis][0]
@@ -117,7 +119,7 @@ def captions(scenes: Arrangement, image: int, language: grammar.Name = "english"
 def boxes(
     scenes: Arrangement, image: int, size: int, language: grammar.Name = "english"
 ) -> dict[str, list[tuple[float, ...]]]:
-    """The box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
+    """Return the box of the object that each content word names: (x0, y0, x1, y1) in [-1, 1]."""
     by_word: dict[str, list[tuple[float, ...]]] = {}
     for slot in range(scenes.num_objects[image]):
         (x, y), side = scenes.corner[image, slot].tolist(), int(scenes.side[image, slot])

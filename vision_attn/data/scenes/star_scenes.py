@@ -1,7 +1,7 @@
-"""Drawn scenes with one target: three objects of which one is a star, whose colour is the label.
+"""`Targets`, a data set of drawn scenes for classifiers: the label is the colour of the only star among three objects.
 
-A classifier has to find the star among the others before it can answer, so that a map of what led to its answer can be
-checked against the star's box.
+A classifier has to find the star before it can answer, so maps that explain its answer can be checked against the box
+of the star.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class TargetBatch(NamedTuple):
     images: Float[Tensor, "B 3 Y X"]
     """RGB from 0 to 1."""
     labels: Int[Tensor, "B"]
-    """Index of the star's colour in `Targets.class_names`."""
+    """The index of the star's colour in `Targets.class_names`."""
     boxes: Float[Tensor, "B 4"]
     """(x0, y0, x1, y1) in [-1, 1] of the star."""
 
@@ -61,7 +61,7 @@ class Targets(GeneratedImages):
         self.size, self.image_shape = size, (3, size, size)
 
     def sample(self, name: str, numbers: tuple[int, ...], num_images: int) -> Arrangement:
-        """Sample scenes; their objects are chosen independently of the splits of captions, and the first is a star."""
+        """Sample scenes. Objects are independent of the splits of `Scenes`, and the first one is a star."""
         bits = stream(*numbers)
         scenes = arrange(bits, num_images, "train", (0.0, 0.0, 1.0), self.size)
         star = SHAPES.index(TARGET)

@@ -1,1 +1,1 @@
-"""Stories with questions about them: generated, and read from files."""
+"""Stories with questions about them, generated or read from files in bAbI's format."""

@@ -1,4 +1,4 @@
-"""Files of stories with questions, in the format of bAbI (Weston et al. 2015, arXiv:1502.05698)."""
+"""Read files of stories with questions in the format of bAbI (Weston et al. 2015, arXiv:1502.05698)."""
 
 import re
 from pathlib import Path
@@ -8,21 +8,23 @@ from vision_attn.data.text_encoding import read_text
 from vision_attn.system.errors import UserError
 
 NUMBER = re.compile(r"[0-9]{1,9}")
-"""The number of a sentence. `int` refuses other digits of Unicode, such as a superscript, and thousands of digits."""
+"""Matches the number of a sentence. `int` fails for superscripts and for thousands of digits."""
 
 
 def read_questions(path: Path, kind: str) -> list[Question]:
-    """The questions of a file, story by story: see `read_stories`."""
+    """Return the questions of all stories of a file; see `read_stories`."""
     return [question for story in read_stories(path, kind) for question in story]
 
 
 def read_stories(path: Path, kind: str) -> list[list[Question]]:
-    """Read the questions of each story of a file, each with the sentences of its story up to it. Stories without a
+    """Read the questions of each story of a file, each with the preceding sentences of its story. Stories without a
     question are left out.
 
-    A line is a number and a sentence: `1 Mary moved to the bathroom.`, or a number, a question, a tab, its answer, a
-    tab, and the numbers of the sentences that it follows from: `3 Where is Mary?\\tbathroom\\t1`. The number 1 begins a
-    story. `kind` is that of the questions. Raises UserError naming the file and the line.
+    A line has a number and a sentence, `1 Mary moved to the bathroom.`, or a number, a question, a tab, the answer, a
+    tab, and the numbers of the supporting sentences, `3 Where is Mary?\\tbathroom\\t1`. The number 1 begins a story.
+    Raises UserError naming the file and the line.
+
+    kind: the kind of the questions.
     """
     stories: list[list[Question]] = [[]]
     facts: list[str] = []

@@ -1,4 +1,4 @@
-"""A question about a few facts, with its answer and the facts that it follows from, and batches of them."""
+"""`Question`, a question with its answer, facts and supporting facts, and batches of questions as tensors."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,8 @@ class Question(NamedTuple):
     facts: tuple[str, ...] = ()
     """The sentences of the story up to the question, in order."""
     support: tuple[int, ...] = ()
-    """The positions in `facts` of those that the answer follows from, in the order in which they lead to it."""
+    """The positions in `facts` of the supporting facts, from which the answer follows, in the order of the
+    reasoning."""
 
 
 class QuestionBatch(NamedTuple):
@@ -37,10 +38,10 @@ class QuestionBatch(NamedTuple):
     answers: Int[Tensor, "B"]
     """The word ids of the answers."""
     support: Bool[Tensor, "B N L"] | None
-    """The sentences that the answer follows from, one after the other; None for images."""
+    """The supporting sentences, in the order of the reasoning; None for images."""
     boxes: Float[Tensor, "B N 4"] | None
-    """The boxes (x0, y0, x1, y1) in [-1, 1] of the objects that the answer about an image follows from, in this order;
-    NaN where a question needs fewer than others. None for stories."""
+    """The boxes (x0, y0, x1, y1) in [-1, 1] of the supporting objects of an image, in the order of the reasoning; NaN
+    where a question has fewer objects. None for stories."""
     questions: tuple[Question, ...]
     ids: tuple[str, ...]
 
@@ -55,7 +56,7 @@ class EncodedQuestions(NamedTuple):
 
 
 def encode_questions(questions: Sequence[Question], vocabulary: Vocabulary, max_facts: int) -> EncodedQuestions:
-    """Word ids of questions and of the `max_facts` latest sentences of their stories, the latest first."""
+    """Return questions and the `max_facts` latest sentences of their stories as word ids, the latest sentence first."""
     words = padded([vocabulary.encode(question.text) for question in questions])
     answers = torch.tensor([vocabulary.index.get(question.answer, UNKNOWN) for question in questions])
     known: dict[str, list[int]] = {}
@@ -76,11 +77,11 @@ def encode_questions(questions: Sequence[Question], vocabulary: Vocabulary, max_
 
 
 def padded(lists: Sequence[Sequence[int]], width: int = 0) -> Int[Tensor, "N W"]:
-    """Lists of word ids as one tensor, at least `width` wide."""
+    """Return lists of word ids as one tensor, padded with 0, at least `width` wide."""
     width = max(width, *map(len, lists))
     return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in lists])
 
 
 def shuffled(number: int, seed: int, epoch: int) -> Int[np.ndarray, "number"]:
-    """The order of training items in an epoch."""
+    """Return the order of `number` training items in an epoch."""
     return uniform(stream(FRESH, seed % 2**64, epoch), number).argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""Count repetitions: equal stories within a split, and stories and questions of training in another split."""
+"""Count and report repetitions: equal stories within a split, and training stories and questions in another split."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from vision_attn.system.splits import PURPOSES
 Story = Sequence[Question]
 """The questions about a story, in order."""
 SOME = 0.01
-"""The share of a split's stories that repeat another one, above which the user is told."""
+"""A larger share of repeated stories in a split is reported."""
 
 
 class Repeated(NamedTuple):
@@ -19,15 +19,15 @@ class Repeated(NamedTuple):
     stories: int
     questions: int
     different: int
-    """Different stories, up to their last question."""
+    """The number of different stories, compared up to their last question."""
     trained: int
-    """Stories that are for training too."""
+    """The number of stories that are also in the training split."""
     asked: int
-    """Questions that are for training too, word for word, after the same sentences."""
+    """The number of questions that are also in the training split, word for word, after the same sentences."""
 
 
 def repeated(stories: Mapping[str, Sequence[Story]]) -> dict[str, Repeated]:
-    """Count what the stories of each split repeat."""
+    """Count the repetitions in each split."""
     told = {story[-1].facts for story in stories["train"]}
     asked = {(question.facts, question.text) for story in stories["train"] for question in story}
     return {
@@ -43,7 +43,10 @@ def repeated(stories: Mapping[str, Sequence[Story]]) -> dict[str, Repeated]:
 
 
 def remarks(stories: Mapping[str, Sequence[Story]], names: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines about the repetitions among the stories of each kind. names: a word for each kind."""
+    """Yield messages about the repetitions among the stories of each kind.
+
+    names: what messages call each kind.
+    """
     by_kind: dict[str, dict[str, list[Story]]] = defaultdict(lambda: {split: [] for split in PURPOSES})
     for split, split_stories in stories.items():
         for story in split_stories:

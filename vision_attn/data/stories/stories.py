@@ -1,4 +1,5 @@
-"""Stories with questions: generated from a simulated world, or read from bAbI's text files."""
+"""`Stories` and `BabiFiles`, data sets of stories with questions: generated from a simulated world, or read from bAbI's
+files."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -23,7 +24,7 @@ class QuestionSource(VocabularySource):
     """Base class of data sets of stories with questions. A subclass defines `by_story` and `vocabulary`.
 
     batch_size: questions in a batch; an incomplete last batch of training is dropped.
-    max_facts: the number of latest sentences that are kept of a story.
+    max_facts: the largest number of sentences of a story, the latest ones.
     """
 
     by_story: dict[str, list[Story]]
@@ -55,13 +56,13 @@ class QuestionSource(VocabularySource):
         return len(self.by_split["train"]) // self.batch_size
 
     def encoded(self, name: str) -> EncodedQuestions:
-        """The questions of a split as tensors."""
+        """Return the questions of a split as tensors."""
         if name not in self._encoded:
             self._encoded[name] = encode_questions(self.by_split[name], self.vocabulary, self.max_facts)
         return self._encoded[name]
 
     def batch(self, name: str, numbers: Sequence[int]) -> QuestionBatch:
-        """Some questions of a split."""
+        """Return a batch of questions of split `name`."""
         taken = tuple(self.by_split[name][number] for number in numbers)
         facts, words, answers, support = (tensor[list(numbers)] for tensor in self.encoded(name))
         return QuestionBatch(
@@ -81,20 +82,22 @@ class QuestionSource(VocabularySource):
 
 
 class Stories(QuestionSource):
-    """Generated stories in the way of bAbI's tasks 1, 2, 3, 11 and 17 (`data.stories.world`).
+    """Generated stories like those of bAbI's tasks 1, 2, 3, 11 and 17 (`data.stories.world`).
 
     tasks: the numbers of the tasks, whose questions are mixed.
-    stories: for training of each task, a tenth of which are kept for validation. test_stories: for test.
-    questions: about each story, at most: a story of task 17 has 8, one of the other tasks 5. (bAbI's own sets of 1,000
-        questions are 200 stories with 5 questions each.)
+    stories: the number of training stories of each task; a tenth of them is kept for validation.
+    test_stories: the number of test stories of each task.
+    questions: the largest number of questions about a story. Stories of task 17 have 8 questions, others 5. (bAbI's own
+        sets of 1,000 questions are 200 stories with 5 questions each.)
     batch_size, max_facts: as for `QuestionSource`; 50 sentences are the memory of Sukhbaatar et al. 2015.
-    seed: of the stories, which are the same in every epoch.
+    seed: the seed of the stories, which are the same in every epoch.
 
-    The sentences that a question follows are read in one split only. Of task 17 only 1,440 stories exist, so that some
-    of a split are equal: `remarks` counts them. The vocabulary holds the words of all tasks, whichever are chosen.
+    No question of a split comes after the same sentences as a question of another split. For task 17 only 1,440 stories
+    exist, so a split repeats some: `remarks` counts them. The vocabulary has the words of all tasks, whichever are
+    chosen.
 
-    Raises UserError if validation and test would have more than half of all stories of a task, or, of a task without a
-    known number, when no story is found that they do not have.
+    Raises UserError if validation and test would have more than half of all stories of a task or, if that number is
+    unknown, if no further story is found for training.
     """
 
     def __init__(
@@ -130,8 +133,8 @@ class Stories(QuestionSource):
 
     @cached_property
     def by_story(self) -> dict[str, list[Story]]:
-        """The stories of each split. Test stories are chosen first: those for training give way, since they are more
-        numerous, and test stories do not depend on how many there are."""
+        """The stories of each split. Test stories are chosen first, so that they do not depend on the number of
+        training stories, which avoid repeating them."""
         held_out = self.stories // HELD_OUT
         splits: dict[str, list[Story]] = {"train": [], "val": [], "test": []}
         taken: set[tuple[str, ...]] = set()
@@ -151,12 +154,12 @@ class Stories(QuestionSource):
 class BabiFiles(QuestionSource):
     """Stories of files in the format of bAbI (Weston et al. 2015), such as those of its twenty tasks.
 
-    train, test: files of the same number; the last stories of each training file, with a tenth of its questions, are
-        for validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
+    train, test: the training and the test files, equally many. The last stories of each training file, with a tenth of
+        its questions, are for validation. Paths are also searched for under `$VISION_ATTN_DATA` and `data/`.
     batch_size, max_facts: as for `QuestionSource`.
 
-    Files are taken as they are: `remarks` counts the stories that are for training and in another split too. Raises
-    UserError naming the file and the line for a file that is no such story, or of one story.
+    Files are used unchanged: `remarks` counts the training stories that are also in another split. Raises UserError
+    naming the file and the line for a file that is not in this format, or has a single story.
     """
 
     def __init__(

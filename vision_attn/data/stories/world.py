@@ -1,8 +1,8 @@
-"""A small world of people, places and objects that is simulated, so that the answer to a question about it, and the
-sentences that the answer follows from, are known.
+"""Generate stories by simulating a small world of people, places and objects, so that the answer to a question and its
+supporting sentences are known.
 
-The stories are in the way of tasks 1, 2, 3, 11 and 17 of bAbI (Weston et al. 2015, "Towards AI-Complete Question
-Answering", arXiv:1502.05698), with its words and its forms of sentences.
+The stories are like those of tasks 1, 2, 3, 11 and 17 of bAbI (Weston et al. 2015, "Towards AI-Complete Question
+Answering", arXiv:1502.05698), with the same words and forms of sentences.
 
 Differs from bAbI: stories of task 3 have at most about 70 sentences, where bAbI's have up to 228, and do not ask about
 a place where the object was twice.
@@ -36,32 +36,33 @@ WORDS = (
 )  # fmt: skip
 """All words of all tasks."""
 NUM_STORIES = {17: 1_440}
-"""The number of different stories that exist, of tasks that have few: 120 orders of three figures, and 12 pairs of
+"""The number of different stories of tasks that have few: for task 17, 120 orders of three figures times 12 pairs of
 sides that do not lead back."""
 QUESTIONS = 5
-"""Every story has at least this number of questions."""
+"""The smallest number of questions about a story."""
 LONGEST = 70
 """A story of task 3 ends if it has this number of sentences and there is nothing to ask."""
 TRIES = 100
-"""Stories in a row that another split has, after which there are too few left to go on."""
+"""After this number of successive stories that another split has, the generation fails."""
 
 T = TypeVar("T")
 
 
 class StoryWorld:
-    """People who move, and the objects that they carry. Each sentence that it writes changes it."""
+    """The state of the simulated world: people who move, and the objects that they carry. Each written sentence changes
+    it."""
 
     def __init__(self, bits: np.random.PCG64) -> None:
         self.bits = bits
         self.facts: list[str] = []
         self.places: dict[str, tuple[str, int]] = {}
-        """The place of each person, and the sentence that tells it."""
+        """The place of each person, and the number of the sentence that tells it."""
         self.holder: dict[str, str] = {}
         """The person that holds an object."""
         self.handled: dict[str, int] = {}
         """The last sentence in which an object was taken or dropped."""
         self.taken: dict[str, int] = {}
-        """The last sentence in which it was taken."""
+        """The last sentence in which an object was taken."""
         self.paths: dict[str, list[tuple[str, int]]] = {}
         """The places where an object was since it was last taken, and the sentences that tell them."""
         self.visits: dict[str, list[str]] = {}
@@ -71,17 +72,20 @@ class StoryWorld:
         return options[self.number(0, len(options) - 1)]
 
     def number(self, low: int, high: int) -> int:
-        """A random integer from `low` to `high`, both included."""
+        """Return a random integer from `low` to `high`, both included."""
         return int(integers(self.bits, low, high, 1)[0])
 
     def move(self) -> None:
-        """Somebody goes to another place."""
+        """Write that a random person goes to another place."""
         person = self.pick([*PEOPLE])
         here = self.places.get(person, ("", 0))[0]
         self.go(person, self.pick([place for place in PLACES if place != here]), person)
 
     def go(self, person: str, place: str, subject: str) -> None:
-        """Write that `subject`, which means the person, goes to the place, with all that the person holds."""
+        """Write that a person goes to a place, and move all objects that the person holds.
+
+        subject: the words for the person in the sentence.
+        """
         self.places[person] = place, len(self.facts)
         for thing, holder in self.holder.items():
             if holder == person:
@@ -90,7 +94,7 @@ class StoryWorld:
         self.facts.append(f"{subject} {self.pick(MOVES)} the {place}.")
 
     def act(self) -> None:
-        """Somebody goes to another place, takes an object, or drops one."""
+        """Write that a random person goes to another place, takes an object, or drops one."""
         free = [
             (person, thing)
             for person, thing in product(self.places, OBJECTS)
@@ -119,7 +123,7 @@ class StoryWorld:
 
 
 def where_is_somebody(world: StoryWorld) -> Iterator[Question]:
-    """Task 1, one supporting fact: where somebody went last."""
+    """Task 1, one supporting fact: the place to which somebody went last."""
     for _ in range(5):
         world.move()
         world.move()
@@ -129,7 +133,7 @@ def where_is_somebody(world: StoryWorld) -> Iterator[Question]:
 
 
 def where_is_an_object(world: StoryWorld) -> Iterator[Question]:
-    """Task 2, two supporting facts: who took or dropped an object last, and where they were."""
+    """Task 2, two supporting facts: who took or dropped an object last, and where this person was."""
     for _ in range(5):
         for _ in range(world.number(2, 4)):
             world.act()
@@ -141,9 +145,10 @@ def where_is_an_object(world: StoryWorld) -> Iterator[Question]:
 
 
 def where_was_an_object(world: StoryWorld) -> Iterator[Question]:
-    """Task 3, three supporting facts: who took an object, and where they were before they were somewhere.
+    """Task 3, three supporting facts: who took an object, and the place where this person was before another place.
 
-    The object has been there once, or there would be two answers. A story that has nothing left to ask ends early.
+    The object has been at that other place only once; otherwise there would be two answers. A story ends early if there
+    is nothing left to ask.
     """
     for _ in range(5):
         for _ in range(world.number(2, 6)):
@@ -158,13 +163,13 @@ def where_was_an_object(world: StoryWorld) -> Iterator[Question]:
 
 
 def _moved_to_a_new_place(world: StoryWorld) -> list[str]:
-    """The objects that were carried to where they had not been before."""
+    """Return the objects that were carried to a place where they had not been before."""
     moved = (thing for thing, path in world.paths.items() if len(path) > 1)
     return sorted(thing for thing in moved if world.visits[thing].count(world.paths[thing][-1][0]) == 1)
 
 
 def where_is_the_person(world: StoryWorld) -> Iterator[Question]:
-    """Task 11, basic coreference: where somebody is, whom the sentence calls he or she."""
+    """Task 11, basic coreference: where a person is whom a sentence calls he or she."""
     pairs: dict[str, tuple[int, int]] = {}
     for _ in range(5):
         world.move()
@@ -208,7 +213,7 @@ TASKS: dict[int, Callable[[StoryWorld], Iterator[Question]]] = {
 
 
 def story(task: int, num_questions: int, bits: np.random.PCG64) -> list[Question]:
-    """Generate a story of a task, with `num_questions` of its questions at random, or all if it has fewer."""
+    """Generate the questions of a story: a random choice of `num_questions`, or all if there are fewer."""
     while len(asked := [*TASKS[task](StoryWorld(bits))]) < QUESTIONS:
         pass  # about one story of task 3 in a hundred ends early
     chosen = np.sort(np.argsort(bits.random_raw(len(asked)))[:num_questions])
@@ -218,10 +223,14 @@ def story(task: int, num_questions: int, bits: np.random.PCG64) -> list[Question
 def generated(
     task: int, number: int, num_questions: int, bits: np.random.PCG64, taken: Set[tuple[str, ...]] = frozenset()
 ) -> list[list[Question]]:
-    """Generate stories of a task, with `num_questions` questions or fewer each. taken: facts of questions of other
-    splits; a story that asks after the same sentences is drawn again, the others stay as they are.
+    """Generate the questions of stories of a task.
 
-    Raises UserError if hardly any story of the task is left.
+    number: the number of stories.
+    num_questions: the largest number of questions about each.
+    taken: the facts of questions of other splits. A story with a question after the same sentences is drawn again;
+        other stories do not depend on `taken`.
+
+    Raises UserError if hardly any other story of the task exists.
     """
     stories = [story(task, num_questions, bits) for _ in range(number)]
     for place in range(number):
@@ -238,5 +247,5 @@ def generated(
 
 
 def questions(task: int, number: int, num_questions: int, bits: np.random.PCG64) -> list[Question]:
-    """The questions of generated stories of a task, story by story."""
+    """Return the questions of generated stories of a task, story by story."""
     return [question for told in generated(task, number, num_questions, bits) for question in told]

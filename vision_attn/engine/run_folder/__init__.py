@@ -1,1 +1,1 @@
-"""The folder of a run: who may write to it, checkpoints, the best weights, and where a run starts."""
+"""The folder of a run: locks, checkpoints, the best weights, and the start from another run."""

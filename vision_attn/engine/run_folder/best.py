@@ -19,17 +19,17 @@ from vision_attn.system.files import finite, read_json
 from vision_attn.task import Source, Task
 
 KEY = "validated.json"
-"""The file of best/ with the key of its metrics: a checksum of everything they depend on."""
+"""The name of the file in best/ with the key of its metrics, a checksum of everything on which they depend."""
 ZERO = 1e-3
-"""A metric of captions closer to 0 than this counts as 0: the smoothing of BLEU-4 alone gives 1e-8 where nothing
-matches. Metrics of one's own may be as small as they like."""
+"""A metric of captions closer to 0 than this counts as 0: without any match, the smoothing of BLEU-4 gives 1e-8. It
+does not apply to the user's own metrics."""
 
 
 def better(metrics: dict[str, float], position: Position, *, metric: str, mode: Literal["max", "min"]) -> bool:
     """Return whether weights with these metrics are better than the best so far; if so, update `position`.
 
     A metric of captions that is practically 0, or NaN, does not discriminate: such weights are compared by `nll` (lower
-    is better) where validation gives it. Any larger value of the metric beats them.
+    is better) if validation computes it. Any larger value of the metric is better.
     """
     value = float(metrics[metric])
     name, _, source = metric.partition("_")  # CIDEr_mine is of one source alone
@@ -47,7 +47,7 @@ def better(metrics: dict[str, float], position: Position, *, metric: str, mode: 
     if won:
         unknown = math.isnan(value) and math.isnan(nll)  # such weights are the worst, but there are some
         worst = math.inf if mode == "min" else -math.inf
-        position.best, position.best_nll = worst if unknown else _known(value), _known(nll)
+        position.best, position.best_nll = worst if unknown else _none_if_nan(value), _none_if_nan(nll)
     position.since_best = 0 if won else position.since_best + 1
     return won
 
@@ -56,7 +56,7 @@ BY_NLL = 1
 
 
 def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
-    """Sort key, larger is better: the kind of comparison, then the value compared within that kind."""
+    """Return a sort key, larger is better: the kind of comparison, then the value to compare."""
     value, nll = math.nan if value is None else value, math.nan if nll is None else nll
     if value >= ZERO:
         return 2, value
@@ -65,7 +65,7 @@ def _rank(value: float | None, nll: float | None) -> tuple[int, float]:
     return 0, -math.inf if math.isnan(value) else value
 
 
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -103,8 +103,8 @@ def without_best(task: Task, folder: Path) -> str:
 
 
 def best_metrics(folder: Path) -> dict[str, float]:
-    """Read the validation metrics of best/ of the run in `folder`; a metric that is no number is NaN. If they are lost,
-    prints why and returns {}. Prints a line if training has improved nothing."""
+    """Read the validation metrics of best/ of the run in `folder`; invalid numbers are NaN. If they are lost, prints
+    the reason and returns {}. Prints a line if training has improved nothing."""
     path = folder / "best" / "metrics_val.json"
     try:
         metrics = read_json(path)

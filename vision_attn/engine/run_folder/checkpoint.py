@@ -41,7 +41,7 @@ class Position:
     since_best: int = 0
     """Validations since the best one."""
     logged: int = 0
-    """The number of bytes of metrics.jsonl. Lines that a killed run wrote after them are cut off and written again."""
+    """The number of bytes of metrics.jsonl. Later lines of a killed run are cut off and written again."""
     done: bool = False
     """Whether the final outputs, best/ and the pictures, are written."""
     files: dict[str, list] = field(default_factory=dict)
@@ -52,15 +52,14 @@ class Position:
 
 
 def begun(folder: Path) -> bool:
-    """Return whether `folder` holds weights that a run with other settings must not replace."""
+    """Return whether `folder` contains weights that a run with other settings must not replace."""
     names = ("last", "previous", "best")
     return any((folder / name).exists() for name in names) or any(unsettled(folder / name) for name in ("last", "best"))
 
 
 def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Position) -> None:
-    """Write last/: the weights, all other training state, and the position.
-
-    The checkpoint that was there becomes previous/. Raises UserError if writing fails; both are then unchanged.
+    """Write last/: the weights, all other training state, and the position. The old checkpoint becomes previous/.
+    Raises UserError if writing fails; both are then unchanged.
     """
     with replacing_folder(folder / "last", before=folder / "previous") as last:
         weights.save_weights(task, last / weights.NAME)
@@ -71,7 +70,7 @@ def save(folder: Path, task: nn.Module, trainer: dict[str, Any], position: Posit
 
 
 def update_position(folder: Path, position: Position) -> None:
-    """Update the position in last/, where nothing else has changed since the checkpoint.
+    """Update the position in last/, if nothing else has changed since the checkpoint.
 
     Raises UserError if writing fails; the stored position is then unchanged.
     """
@@ -97,7 +96,8 @@ def peek(folder: Path) -> Position | None:
 def find(folder: Path) -> Position | None:
     """Verify the checkpoint in `folder` and return its position; None if there is no checkpoint.
 
-    If last/ is damaged, previous/ replaces it, and a line says so. Raises UserError if no intact checkpoint is left.
+    If last/ is damaged, previous/ replaces it, and a logged line says so. Raises UserError if no intact checkpoint is
+    left.
     """
     last, previous = folder / "last", folder / "previous"
     if not last.exists() and not previous.exists():
@@ -107,10 +107,10 @@ def find(folder: Path) -> Position | None:
                 "choose a new run.folder, or delete this one"
             )
         return None
-    position, trouble = _checked(last)
+    position, trouble = _intact_position(last)
     if position is not None:
         return position
-    before, more = _checked(previous)
+    before, more = _intact_position(previous)
     if before is None:
         raise UserError(
             f"{trouble}; {more}; no intact checkpoint is left: restore one from a backup of the folder, or start again "
@@ -136,8 +136,9 @@ def load_trainer(folder: Path) -> dict[str, Any]:
     return trainer
 
 
-def _checked(folder: Path) -> tuple[Position | None, str]:
-    """Return the position of an intact checkpoint and "", or None and a text that says which file is wrong and how."""
+def _intact_position(folder: Path) -> tuple[Position | None, str]:
+    """Return the position of an intact checkpoint and ""; for a damaged one, None and a message naming the file and its
+    problem."""
     try:
         if not folder.exists():
             raise UserError(f"{folder} is missing")

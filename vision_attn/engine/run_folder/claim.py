@@ -1,4 +1,4 @@
-"""The folder of a run is claimed before training: its config is written, and other commands are kept out."""
+"""Claim the folder of a run before training: write its config, and keep other training commands out."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -21,15 +21,15 @@ FREE = (
     "folder", "epochs", "log_every", "save_every", "show", "device", "wandb", "tensorboard", "fast", "compile",
     "capture", "threads",
 )  # fmt: skip
-"""Keys of `run` that may change when a run goes on: they do not change the steps that are done beyond rounding."""
+"""Keys of `run` that may change when a run is resumed, because they change steps by rounding at most."""
 
 BATCH, EVALUATION = "data.batch_size", "data.evaluation_batch_size"
 """Further keys that may change: the size of validation batches, and the size of training batches if `run.accumulate`
-changes with it, so that a step has as many images as before."""
+changes as well, so that a step has as many images as before."""
 
 
 def keep_batch_size(config: Config) -> None:
-    """Set the size of batches of a run that goes on to the one that was found when it began."""
+    """Set the size of batches of a resumed run to the one that was found when it began."""
     folder = Path(config.run.folder)
     if is_automatic(config.data) and checkpoint.begun(folder) and (size := size_in(folder / "config.yaml")):
         config.data = placed(config.data, size)
@@ -49,8 +49,8 @@ def write_batch_size(folder: Path, size: int) -> None:
 def claim(config: Config) -> Path:
     """Write the resolved config into its run folder, and return the folder.
 
-    Raises UserError when the folder holds a run that was trained with other settings, is being trained, or holds files
-    of the same names that belong to no run.
+    Raises UserError if the folder contains a run that is being trained or was trained with other settings, or if it
+    contains files of the same names that belong to no run.
     """
     folder = Path(config.run.folder)
     if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun, one writes
@@ -64,8 +64,8 @@ def claim(config: Config) -> Path:
 
 @contextmanager
 def training(config: Config) -> Iterator[Path]:
-    """Claim the run folder, and keep other training commands out of it within this context. A start that fails before
-    anything is logged or saved removes what it wrote.
+    """Context manager: claim the run folder, and keep other training commands out of it. If a start fails before
+    anything is logged or saved, the files that it wrote are removed.
 
     `fit` locks the folder too, but later: without this, another command could replace the config in between.
     """
@@ -90,7 +90,7 @@ def training(config: Config) -> Iterator[Path]:
 
 
 def _forget_start(folder: Path, there: Collection[Path]) -> None:
-    """Remove the files that a start writes before its first step, unless steps were made. Files among `there` stay."""
+    """Remove the files that a start writes before its first step, unless steps were made. Files in `there` are kept."""
     log = folder / "metrics.jsonl"
     if checkpoint.begun(folder) or (log.exists() and log.stat().st_size > 0):
         return

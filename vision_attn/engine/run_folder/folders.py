@@ -1,4 +1,4 @@
-"""Atomic replacement of folders, and the lock on the folder of a run."""
+"""Replace folders atomically, and lock the folder of a run."""
 
 import os
 import re
@@ -16,17 +16,18 @@ from vision_attn.system.files import WINDOWS, is_full, is_temporary, shortened
 from vision_attn.system.inputs import check_replaced
 
 MARK = "written-by-vision-attn"
-"""An empty file in each folder of temporary names: the sign that it is ours and may be removed."""
+"""The name of an empty file in each folder of temporary names. It shows that the folder is ours and may be removed."""
 
 
 @contextmanager
 def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder to write to; at the end it is flushed to disk and atomically replaces `path`.
+    """Context manager: return a new folder to write to. At the end it is flushed to disk and atomically replaces
+    `path`.
 
-    The folder that was at `path` moves to `before`, or is removed. All temporary names lie in the hidden folder
-    `workplace(path)`: part is being written, new is complete, old is the one it replaces. If the process is killed at
-    any moment, one of them is complete, and `settle` finds it. Raises UserError if writing fails, if the hidden folder
-    is somebody else's, or if the running command reads files in `path`; `path` and `before` are then unchanged.
+    The folder that was at `path` moves to `before`, or is removed. All temporary names are in the hidden folder
+    `workplace(path)`: "part" is being written, "new" is complete, "old" is the replaced folder. If the process is
+    killed at any moment, one of them is complete, and `settle` finds it. Raises UserError if writing fails, if the
+    hidden folder is not ours, or if the running command reads files in `path`; `path` and `before` are then unchanged.
     """
     place = workplace(path)
     part = place / "part"
@@ -55,8 +56,8 @@ def replacing_folder(path: Path, before: Path | None = None) -> Iterator[Path]:
 
 
 def settle(path: Path, before: Path | None = None) -> None:
-    """Complete or undo the replacement of the folder `path`, or of a file in it, by a process that was killed. Raises
-    UserError if the folder of temporary names is not ours."""
+    """Complete or undo a replacement of the folder `path`, or of a file in it, that a killed process left unfinished.
+    Raises UserError if the folder of temporary names is not ours."""
     place = workplace(path)
     part, new, old = (place / name for name in ("part", "new", "old"))
     if os.path.lexists(place):
@@ -130,13 +131,13 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None) -> Iterator[None]:
-    """Lock a run folder by a file of this `name`. The operating system releases the lock when this process ends, even
-    if it is killed.
+    """Context manager: lock a run folder by a file `name`. The operating system releases the lock when this process
+    ends, even if it is killed.
 
     Raises UserError if another process holds the lock, if the folder or its lock cannot be created, or if the file is
-    somebody else's.
+    not ours.
 
-    packed: a folder below `folder`, if the lock is for that folder alone.
+    packed: a folder below `folder`, if the lock is only for that folder.
     """
     path = folder / name
     lock = FileLock(path)
@@ -166,7 +167,7 @@ def lock_folder(folder: Path, name: str = ".lock", *, packed: Path | None = None
 
 
 def _check_lock(path: Path) -> None:
-    """Raise UserError for a file that is no lock: it would be removed."""
+    """Raise UserError for a file that is no lock, since it would be removed."""
     content = b""
     with suppress(OSError), open(path, "rb") as file:  # it may be missing, and Windows lets nobody read a held one
         content = file.read(64)

@@ -1,4 +1,4 @@
-"""Validation metrics that are known already: those stored with the weights from which a run starts."""
+"""Reuse the validation metrics that are stored with the weights from which a run starts."""
 
 import hashlib
 from pathlib import Path
@@ -15,13 +15,13 @@ from vision_attn.system.files import digest, read_json, shipped
 from vision_attn.task import Source
 
 TRAINING = ("criteria", "word_vectors")
-"""Keys of a task in a config that matter in training alone."""
+"""Keys of a task in a config that matter only in training."""
 
 
 def validation_key(folder: Path, task: nn.Module, data: Source) -> str | None:
-    """Return a checksum of everything that the metrics of validation depend on: the weights, the split, and the task's
-    settings, including those of decoding. It leaves out the device, and how many captions of an image `nll` counts.
-    Returns None if the source has no identity of its split, or the run in `folder` has no config."""
+    """Return a checksum of everything on which metrics of validation depend: the weights, the split, and the settings
+    of the task, including decoding; without the device and the number of captions of an image in `nll`. None if the
+    source has no identity of its split, or the run in `folder` has no config."""
     split, config = data.identity("val"), folder / "config.yaml"
     if split is None or not config.is_file():
         return None

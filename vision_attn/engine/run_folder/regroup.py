@@ -1,4 +1,4 @@
-"""Resuming a run with batches of another size, for example after memory was short: a step has as many images as
+"""Resume a run with batches of another size, for example after memory was short, with as many images per step as
 before."""
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from vision_attn.task import Source
 
 
 def as_begun(data: Source, position: Position) -> Source:
-    """Return `data` with the size of batches that was found when the run began, if `data.batch_size` is `auto`."""
+    """If `data.batch_size` is `auto`, return `data` with the size of batches that was found when the run began."""
     before = position.plan.get("batch_size")
     return data.resized(before) if before and data.automatic_batch else data
 
@@ -25,8 +25,8 @@ def same_steps(data: Source, position: Position, run: Run) -> bool:
 
 
 def regroup(folder: Path, data: Source, position: Position, run: Run) -> bool:
-    """Convert the position of the run in `folder` to batches of the present size. Returns whether this size differs
-    from before. Raises UserError if the data has changed."""
+    """Convert the position of the run in `folder` to batches of the current size. Return whether the size has changed.
+    Raises UserError if the data has changed."""
     plan = position.plan
     other = same_steps(data, position, run)
     now, before = len(data.resized(plan["batch_size"]) if other else data), plan["batches"]

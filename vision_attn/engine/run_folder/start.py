@@ -1,4 +1,4 @@
-"""The start of a run: from the weights of another run, or from random ones where its loss permits it."""
+"""Start a run from the weights of another run, or from random weights if its loss permits that."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def restore_start(data: Source, run: Run) -> None:
 
 
 def started(task: Callable[[Source], Task], data: Source, world: World, start_from: str) -> Task:
-    """Build the task of a run with the weights of the run `start_from`, as `started_from` does, and say how its words
+    """Build the task of a run with the weights of the run `start_from`, as `started_from` does, and log how its words
     or classes differ."""
     model, sizes = started_from(start_from, task, data)
     config = _best(start_from) / "config.yaml"
@@ -48,8 +48,7 @@ def started(task: Callable[[Source], Task], data: Source, world: World, start_fr
 def started_from(start_from: str, task: Callable[[Source], Task], data: Source) -> tuple[Task, Sizes | None]:
     """Build a task with the weights in the folder of another run, and with its words followed by those of `data`.
 
-    Returns it, with the number of words before and after where there are words. Raises UserError if the weights do not
-    fit.
+    Returns the task and, if there are words, their number before and after. Raises UserError if the weights do not fit.
     """
     best = _best(start_from)
     sizes = data.extend(best)
@@ -67,8 +66,8 @@ def _best(start_from: str) -> Path:
 
 
 def check_untrained(task: Task) -> None:
-    """Check a run that starts from random weights. Raises UserError if its loss only improves trained weights;
-    prints a line if only one term of it does."""
+    """Check a run that starts from random weights. Raises UserError if its loss can only improve trained weights;
+    prints a line if one term of the loss can only do so."""
     if task.fine_tunes:
         raise UserError(
             "the loss of this config only improves a model that is trained already: name its run with "

@@ -18,16 +18,16 @@ from vision_attn.task import Batch
 SKIPPED = 10
 """How many steps run before the traced ones: the first of each shape allocate, choose algorithms, and are captured."""
 LISTED = 25
-"""How many operations are listed, those that take most time first."""
+"""The number of operations that are listed, the slowest first."""
 EVER = float("inf")
 
 
 class Profile:
-    """Adds up how long steps wait for data, and times the parts of `steps` steps.
+    """Sums the time for which steps wait for data, and times the parts of `steps` steps.
 
-    The device is synchronised between the parts of these steps, so that the time of each part is its own. A captured
-    step is one part. Writes `trace.json.gz` (for Perfetto or chrome://tracing), `operations.txt` and `parts.json` into
-    `folder`.
+    The device is synchronised between the parts of these steps, so that the work of a part counts as its time. A
+    captured step is one part. Writes `trace.json.gz` (for Perfetto or chrome://tracing), `operations.txt` and
+    `parts.json` into `folder`.
     """
 
     def __init__(self, folder: Path, device: torch.device, steps: int, *, captured: bool = False) -> None:
@@ -73,7 +73,7 @@ class Profile:
         return self._timed(name) if self._trace is not None and not self.captured else nullcontext()
 
     def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield these batches, and add up how long each is waited for."""
+        """Yield batches, and sum the time of waiting for them."""
         batches = iter(batches)
         while True:
             began = time.perf_counter()

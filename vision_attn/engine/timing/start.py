@@ -4,8 +4,8 @@ import time
 
 
 class Start:
-    """The seconds of the parts of a start, one after the other. The part that a `done` names began where the previous
-    part ended; the first part began with the command."""
+    """The seconds of the successive parts of a start. `done` ends a part, which began at the end of the previous part;
+    the first part began with the command."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, float]] = []
@@ -23,7 +23,7 @@ class Start:
         self.since = now
 
     def end(self) -> str:
-        """Return one line on all parts. The next run in this process begins without them."""
+        """Return one line on all parts, and forget them for the next run in this process."""
         whole = sum(seconds for _, seconds in self.parts)
         told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts)
         self.parts, self.since = [], None

@@ -35,8 +35,8 @@ class GeneratedWord(NamedTuple):
 
 
 class GeneratedWords(Subject):
-    """A captioner of transformers whose processor turns a picture into one image (3, Y, X). Its "attention" is the mean
-    over heads, layers and the steps of a word."""
+    """A captioner of transformers whose processor converts a picture to one image (3, Y, X). Its method "attention"
+    averages over heads, layers and the steps of a word."""
 
     own = ("attention", "relevance")
     fit: Fit = "whole"

@@ -1,9 +1,8 @@
 """Generate captions with a model of transformers, and record the attention of each token to the image.
 
-Four kinds of captioners are supported: those with cross-attention to the tokens of an image (BLIP, a ViT with GPT-2);
-those that read the tokens of the image between the words (LLaVA, PaliGemma, SmolVLM; in Florence-2 the encoder reads
-them); those whose one sequence begins with the tokens of the image, which are no words (GIT); and those that read a few
-queries in the place of the image (BLIP-2).
+Four kinds of captioners are supported. They read the tokens of an image by cross-attention (BLIP, a ViT with GPT-2),
+among the tokens of the text (LLaVA, PaliGemma, SmolVLM; Florence-2 in its encoder), before the tokens of the text
+(GIT), or through a few learned queries (BLIP-2).
 """
 
 import math
@@ -72,8 +71,8 @@ class GeneratedCaptions(NamedTuple):
     """The reason why there are no maps; empty if there are."""
 
     def patches(self, model: OpenedModel, inputs: dict[str, Tensor]) -> tuple[nn.Conv2d | None, Callable]:
-        """Return the convolution that makes the patches of the maps, if known, and a call of the model that runs it:
-        the arguments of `map_extents.extent_of_tokens`."""
+        """Return the arguments `layer` and `call` of `map_extents.extent_of_tokens`: the convolution that makes the
+        patches of the maps, if known, and a function that runs it."""
         grid = self.tokens and self.tokens.grid
         layer = self.shapes.first.get((grid.rows, grid.columns)) if isinstance(grid, PatchGrid) else None
         others = {name: value[:1] for name, value in inputs.items() if name != "pixel_values"}
@@ -89,10 +88,11 @@ class GeneratedCaptions(NamedTuple):
 
 
 def generate(model: OpenedModel, inputs: Inputs, *, mean: bool = False, **options: Any) -> GeneratedCaptions:
-    """Generate captions and record the attention of each step. After a beam search, the maps of a caption are those of
-    the beams that it came from.
+    """Generate captions and record the attention of each step. After a beam search, each word of a caption has the map
+    of the beam that it comes from.
 
-    inputs: as `prompts.inputs_of` makes them. mean: keep only the mean over the heads (K = 1), which saves memory.
+    inputs: the output of `prompts.inputs_of`.
+    mean: keep only the mean over the heads (K = 1), which saves memory.
     options: of transformers' `generate`.
     """
     result, record, shapes = _generated(model, inputs, mean, **options)
@@ -132,8 +132,8 @@ def generate(model: OpenedModel, inputs: Inputs, *, mean: bool = False, **option
 
 
 def _in_place(model: OpenedModel, inputs: Inputs, tokens: ImageTokens) -> bool:
-    """Return whether the tokens of the image change where the image changes; measured once for each kind of grid.
-    Raises UserError if they differ from one call to the next."""
+    """Return whether the tokens of the image change where the image changes, measured once for each kind of grid.
+    Raises UserError if they differ between calls on the same image."""
     name, grid, picture_of = tokens.layers[0], tokens.grid, tokens.picture
     if tokens.mixing is not None:
         name, picture_of = _reading_queries(model, inputs)[0].name, grid.picture
@@ -152,8 +152,8 @@ def _in_place(model: OpenedModel, inputs: Inputs, tokens: ImageTokens) -> bool:
 def _generated(
     model: OpenedModel, inputs: dict[str, Tensor], mean: bool, **options: Any
 ) -> tuple[Any, AttentionRecord, MapShapes]:
-    """Return the result of `generate`, the attention of the last query of each call, and the shapes of the maps of
-    convolutions."""
+    """Return the result of `generate`, the recorded attention of the last query of each call, and the shapes of the
+    outputs of convolutions."""
     with (
         torch.no_grad(),
         map_shapes(model.module) as shapes,
@@ -171,8 +171,11 @@ def _written(
     tokens: ImageTokens | None,
     rows: Int[Tensor, "T"],
 ) -> Written:
-    """Return the caption of generated token ids. `rows` holds the row of the record that each token was generated
-    in."""
+    """Return the caption of generated token ids.
+
+    ids, log_prob: the generated tokens and log p of each.
+    rows: the row of the record in which each token was generated.
+    """
     tokenizer = model.processor.tokenizer
     with one_line("the model's tokenizer fails"):
         special = set(tokenizer.all_special_ids)
@@ -191,7 +194,8 @@ def _written(
 
 
 def words_of(tokenizer: Any, ids: list[int]) -> tuple[list[str], list[list[int]]]:
-    """Return the words of a generated text and the steps that each came from; special tokens belong to no word."""
+    """Split a generated text into words. Return them and the steps whose tokens make up each; special tokens belong to
+    no word."""
     words: list[str] = []
     groups: list[list[int]] = []
     special = set(tokenizer.all_special_ids)
@@ -214,8 +218,8 @@ def num_pictures(inputs: dict[str, Tensor]) -> int:
 
 
 def _places(model: OpenedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments of `find_tokens` for each picture: lists of `positions`, `grid` and `mixing` as far as they
-    are known; otherwise the number of tokens `given` before the first generated one."""
+    """Return the arguments of `find_tokens` for the pictures: lists of `positions`, `grid` and `mixing` if they are
+    known, otherwise `given`, the number of tokens before the first generated one."""
     number, device = num_pictures(inputs), inputs["pixel_values"].device
     if queries := num_queries(model):
         grid, mixing = _patches_of_queries(model, inputs)
@@ -236,8 +240,8 @@ def _places(model: OpenedModel, inputs: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def tiles_of(tokens: int, text: str) -> PatchTiles | None:
-    """Return the tiles of an image in a prompt of Idefics 3 or SmolVLM, which names the row and column of each tile
-    before its tokens and ends with the tokens of the whole image. None if the image is in one piece."""
+    """Return the tiles of an image in a prompt of Idefics 3 or SmolVLM; None if the image is in one piece. Such a
+    prompt names the row and column of each tile before its tokens, and ends with the tokens of the whole image."""
     tiles = re.findall(r"<row_(\d+)_col_(\d+)>", text)
     if not tiles:
         return None

@@ -1,4 +1,5 @@
-"""`ImageTokens`: the keys of a captioner's attention that are the tokens of its image, and the map of their weights."""
+"""`ImageTokens`: find the tokens of the image among the keys of a captioner's attention, and arrange their weights as a
+map."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -24,7 +25,7 @@ class ImageTokens(NamedTuple):
     positions: Int[Tensor, "L"] | None = None
     """The keys that are tokens of the image; None if all are."""
     mixing: Float[Tensor, "L N"] | None = None
-    """How much each of the learned queries that stand for the image took from each of its N tokens."""
+    """The attention of each learned query to the N tokens of the image, for a model with such queries (BLIP-2)."""
 
     def picture(self, weights: Float[Tensor, "*rest keys"]) -> Float[Tensor, "*rest Y X"]:
         """Arrange the weights of the keys as a map of the image."""
@@ -43,14 +44,14 @@ def find_tokens(
     grid: PatchGrid | PatchTiles | None = None,
     mixing: Float[Tensor, "L N"] | None = None,
 ) -> ImageTokens:
-    """Find the layers that attend to the image once per generated token, of two or more.
+    """Find the layers that attend to the image in each step of a generation of at least two tokens.
 
     given: the number of tokens of text before the first generated one.
-    positions: the tokens of the image among those of the text; None: they are the keys of cross-attention (BLIP), or
-        come before the text (GIT). If layers of cross-attention differ in their grids, that of the last one is taken.
+    positions: the positions of the image's tokens in the text; None: they are the keys of cross-attention (BLIP), or
+        come before the text (GIT). If layers of cross-attention differ in their grids, the last grid is used.
     grid: the places of the tokens on the image; None: the grid is found by their number.
-    mixing: of a model that sees the image through learned queries, which have these `positions`: what each query took
-        from each of the image's tokens, whose `grid` is known.
+    mixing: for a model that sees the image through learned queries at these `positions`: the attention of each query to
+        the tokens of the image, whose `grid` must be given.
 
     Raises UserError if there are no such layers, or the tokens form no grid.
     """
@@ -61,7 +62,7 @@ def find_tokens(
         if len(some) == steps and all(attention.num_queries == 1 for attention in some[1:])
     }
     if positions is None:
-        tokens = _crossed(maps, shapes, given) or _leading(maps, shapes, given)
+        tokens = _by_cross_attention(maps, shapes, given) or _leading(maps, shapes, given)
     else:
         last = int(positions.max())
         layers = [name for name, some in maps.items() if some[0].maps.shape[-1] > last]
@@ -75,8 +76,8 @@ def find_tokens(
     return tokens
 
 
-def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
-    """Find the layers whose keys are the tokens of the image alone."""
+def _by_cross_attention(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
+    """Find the layers of cross-attention, whose keys are only the tokens of the image."""
     number: dict[str, int] = {}
     for name, some in calls.items():
         keys = {attention.maps.shape[-1] for attention in some}
@@ -93,8 +94,8 @@ def _crossed(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
 
 
 def _leading(calls: Calls, shapes: Shapes, given: int) -> ImageTokens | None:
-    """Find the layers of self-attention over the tokens of the image followed by those of the text. A generation
-    without text begins with at least one token."""
+    """Find the layers of self-attention whose keys are the tokens of the image followed by those of the text. A
+    generation without text begins with at least one token."""
     layers: list[str] = []
     tokens = None
     for name, some in calls.items():

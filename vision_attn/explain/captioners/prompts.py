@@ -1,4 +1,4 @@
-"""Turn pictures and prompts into the inputs of a captioner of transformers."""
+"""Convert pictures and prompts to the inputs of a captioner of transformers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from vision_attn.explain.libraries.opening import OpenedModel
 from vision_attn.system.errors import UserError
 
 PROMPTS = {"florence2": "<CAPTION>", "paligemma": "caption en"}
-"""The prompts of models that were trained to answer certain ones, by `model_type`."""
+"""The prompts of models that were trained with fixed prompts, by `model_type`."""
 INSTRUCTION = "Describe this photograph in one sentence."
-"""The prompt of models that follow instructions: those with a chat template."""
+"""The prompt of models that follow instructions, which have a chat template."""
 PREPENDED = ("florence2",)
-"""The `model_type` of models whose processor puts the tokens of the image before a text by itself."""
+"""The `model_type` of models whose processor itself puts the tokens of the image before the text."""
 
 
 def default_prompt(model: OpenedModel) -> str:
@@ -27,10 +27,10 @@ def default_prompt(model: OpenedModel) -> str:
 
 
 class Inputs(dict[str, Tensor]):
-    """The arguments of `generate` for pictures, and a function that makes them for another picture.
+    """The arguments of `generate` for pictures.
 
-    of: a function from a picture to its arguments, with the same prompt. size: the width and height of the first
-    picture.
+    of: a function from another picture to its arguments, with the same prompt.
+    size: the width and height of the first picture.
     """
 
     def __init__(
@@ -41,9 +41,11 @@ class Inputs(dict[str, Tensor]):
 
 
 def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str = "") -> Inputs:
-    """Return the arguments of `generate` for pictures and a prompt, on the device of the model and in its precision.
-    prompt: the text that begins the captions or asks for them."""
-    inputs = _processed(model, [picture.convert("RGB") for picture in pictures], prompt)
+    """Return the arguments of `generate`, on the device of the model and in its precision.
+
+    prompt: the text that begins the captions or asks for them.
+    """
+    inputs = _model_inputs(model, [picture.convert("RGB") for picture in pictures], prompt)
     weights = next(weight for weight in model.module.parameters() if not weight.is_meta)
     arguments = {
         name: value.to(weights.device, model.module.dtype if value.is_floating_point() else None)
@@ -52,7 +54,7 @@ def inputs_of(model: OpenedModel, pictures: Sequence[Image.Image], prompt: str =
     return Inputs(arguments, lambda picture: inputs_of(model, [picture], prompt), pictures[0].size)
 
 
-def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
+def _model_inputs(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> dict[str, Tensor]:
     processor, texts = model.processor, [prompt] * len(pictures)
     if number := num_queries(model):
         # The processor puts the tokens of the queries before a text; without one, `generate` does.
@@ -60,15 +62,15 @@ def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> 
             raise UserError('this model answers an instruction: give it as text, such as "Describe the image."')
         if prompt:
             processor.num_query_tokens = number
-            return _made(model, text=texts, images=pictures)
+            return _call_processor(model, text=texts, images=pictures)
     elif image_token(model) is not None:
         with one_line("the model's processor fails on a prompt"):
-            prompt, options = _asked(model, prompt)
+            prompt, options = _processor_text(model, prompt)
         # Each image in a list of its own, or a processor may take all of them for those of the first text.
         texts, nested = [prompt] * len(pictures), [[picture] for picture in pictures]
         # Images may have different numbers of tiles; what is generated follows the text at once.
         options |= {"padding": True, "padding_side": "left"} if len(pictures) > 1 else {}
-        return _made(model, text=texts, images=nested, **options)
+        return _call_processor(model, text=texts, images=nested, **options)
     inputs = {"pixel_values": torch.cat([model.inputs(picture)["pixel_values"] for picture in pictures])}
     if prompt:
         with one_line("the model's tokenizer fails"):
@@ -76,7 +78,7 @@ def _processed(model: OpenedModel, pictures: list[Image.Image], prompt: str) -> 
     return inputs
 
 
-def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
+def _call_processor(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
     """Call the processor on pictures and texts."""
     with one_line("the model's processor fails"):
         made = dict(model.processor(return_tensors="pt", **given))
@@ -84,8 +86,9 @@ def _made(model: OpenedModel, **given: Any) -> dict[str, Tensor]:
     return made
 
 
-def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
-    """Return the text that prompts a model which reads the image between words, and options of its processor."""
+def _processor_text(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
+    """Return the text and the options for the processor of a model that reads the image among the tokens of the
+    text."""
     processor, token = model.processor, str(model.processor.image_token)  # which may be an AddedToken
     if token in prompt or model.module.config.model_type in PREPENDED:
         return prompt, {}
@@ -98,8 +101,8 @@ def _asked(model: OpenedModel, prompt: str) -> tuple[str, dict[str, Any]]:
 
 
 def _begun(model: OpenedModel, prompt: str) -> Tensor:
-    """Return the tokens that begin a caption, (1, T). The end token that a tokenizer adds is removed; BLIP's `generate`
-    removes it itself."""
+    """Return the tokens (1, T) of a prompt that begins a caption, without the end token that a tokenizer adds; BLIP's
+    `generate` removes it itself."""
     tokenizer = model.processor.tokenizer
     ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
     ends = int(ids[0, -1]) in (tokenizer.sep_token_id, tokenizer.eos_token_id)
@@ -107,14 +110,14 @@ def _begun(model: OpenedModel, prompt: str) -> Tensor:
 
 
 def image_token(model: OpenedModel) -> int | None:
-    """Return the id of the word that stands for a token of the image in a text; None if there is none."""
+    """Return the id of the placeholder for a token of the image in a text; None if there is none."""
     config = model.module.config
     return getattr(config, "image_token_id", getattr(config, "image_token_index", None))
 
 
 def num_queries(model: OpenedModel) -> int:
-    """Return the number of learned queries that stand for an image (Li et al. 2023, "BLIP-2", section 3.1); 0 for
-    models without."""
+    """Return the number of learned queries that represent an image (Li et al. 2023, "BLIP-2", section 3.1); 0 if there
+    are none."""
     return getattr(model.module.config, "num_query_tokens", None) or 0
 
 
@@ -125,8 +128,7 @@ def generated(model: OpenedModel, inputs: Mapping[str, Tensor], **options: Any) 
 
 
 def generation_config(module: Any) -> Any:
-    """Return the settings with which a model of transformers generates: its own, or those of the submodule that
-    generates."""
+    """Return the generation config of a model of transformers: its own, or that of its submodule that generates."""
     from transformers import GenerationMixin
 
     if type(module).generate is not GenerationMixin.generate:

@@ -1,4 +1,4 @@
-"""The probability that a captioner of transformers gives to captions: references, or those of other models."""
+"""Compute log p of given captions, such as references, under a captioner of transformers."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from vision_attn.system.errors import UserError
 
 
 class _Given:
-    """A processor of logits that makes each row of `generate` write given tokens, whatever the model prefers."""
+    """A logits processor that forces given tokens on each row of `generate`."""
 
     def __init__(self, tokens: Int[Tensor, "rows T"]) -> None:
         self.tokens, self.step = tokens, 0
@@ -37,14 +37,15 @@ def ends_of(model: OpenedModel) -> list[int]:
 def log_prob_of_captions(
     model: OpenedModel, inputs: dict[str, Tensor], captions: Sequence[Sequence[str]]
 ) -> Float[Tensor, "B R T"]:
-    """Return log p, in nats, of each token of R captions of each picture, given the tokens before it. The last value is
-    that of the end token; zeros follow it.
+    """Return log p of each token of R captions of each picture, in nats. The last value is that of the end token; zeros
+    follow it.
 
-    The captions are forced on `generate`, so that prompts, images and positions are those of the model's own captions
-    in any architecture. log p is taken before any rule of decoding. The tokenizer splits each caption by itself,
-    without special tokens.
+    The captions are forced on `generate`, so that any architecture handles prompts, images and positions as for its own
+    captions. log p is taken before any rule of decoding. Each caption is tokenized by itself, without special tokens.
 
-    inputs: as `prompts.inputs_of` makes them. Raises UserError for a model without a token that ends a caption.
+    inputs: the output of `prompts.inputs_of`.
+
+    Raises UserError for a model without an end token.
     """
     tokenizer, ends = model.processor.tokenizer, ends_of(model)
     if not ends:

@@ -34,10 +34,11 @@ def explain_words(
     *,
     related: bool,
 ) -> Explanation:
-    """Return a map for each generated word: the attention to the tokens of the image in the step that generated it or,
-    with `related`, their gradient-weighted relevance for it (Chefer et al. 2021).
+    """Generate a caption, and return a map for each word: the attention to the tokens of the image in the step that
+    generated the word or, with `related`, the gradient-weighted relevance of these tokens (Chefer et al. 2021).
 
-    texts: the beginning of the caption. layer, head: for attention; None: the mean of all.
+    texts: the beginning of the caption.
+    layer, head: for attention; None: the mean of all.
     """
     inputs = inputs_of(model, [picture], " ".join(texts))
     if related and num_queries(model):
@@ -83,14 +84,14 @@ def relevance_of_steps(
     pictures = []
     for number in range(steps) if chosen is None else chosen:
         logits[number, sequence[0, number - steps]].backward(retain_graph=True)
-        pictures.append(tokens.picture(_related(record, tokens)[number - steps]))
+        pictures.append(tokens.picture(_layers_relevance(record, tokens)[number - steps]))
         model.module.zero_grad(set_to_none=True)
         for attention in record:
             attention.gradient = None
     return torch.stack(pictures)
 
 
-def _related(record: AttentionRecord, tokens: ImageTokens) -> Float[Tensor, "S N"]:
+def _layers_relevance(record: AttentionRecord, tokens: ImageTokens) -> Float[Tensor, "S N"]:
     """Return the relevance of the layers' keys for each token of the text, after `backward`."""
     to_image = [attention for attention in record if attention.name in tokens.layers]
     if tokens.positions is not None:

@@ -13,12 +13,12 @@ from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
 
 FILES = "config.json, model.safetensors, preprocessor_config.json and, for texts, tokenizer.json"
-"""The files in a folder with a model."""
+"""The files that a folder with a model must have."""
 CODE = 'it has code of its own, which is run only with --trust transformers (in Python: trust="transformers")'
 
 
 class Processors(NamedTuple):
-    """The tokenizer and the image processor of a model that has no processor for both."""
+    """The tokenizer and the image processor of a model without a common processor."""
 
     image_processor: Any
     tokenizer: Any
@@ -27,10 +27,13 @@ class Processors(NamedTuple):
 def open_transformers(
     name: str, *, random: bool = False, trust: bool = False, dtype: str = "auto", device_map: str | None = None
 ) -> OpenedModel:
-    """Open the model in a folder, or of a repository, with the class that its config.json names.
+    """Open a model from a folder or a repository, with the class that its config.json names.
 
-    trust: run the code of the repository if it has some. Raises UserError saying which files are missing, or what to
-    install.
+    trust: whether to run the code of the repository, if it has some.
+    random: whether to leave the weights random.
+    dtype, device_map: as for `open_model`.
+
+    Raises UserError saying which files are missing, or what to install.
     """
     try:
         import transformers

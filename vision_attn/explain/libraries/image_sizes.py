@@ -1,4 +1,4 @@
-"""Find the size of the images that a model of another library takes, from the model's own settings."""
+"""Find the size of the images that a model of another library takes, from its attributes and configs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
@@ -9,7 +9,7 @@ from torch import nn
 from vision_attn.system.errors import UserError
 
 SIDE = 224
-"""The side of images in pixels, for models that do not say it."""
+"""The default side of images, in pixels, if a model does not tell it."""
 
 
 def image_size(model: nn.Module) -> tuple[int, int]:
@@ -17,7 +17,7 @@ def image_size(model: nn.Module) -> tuple[int, int]:
 
     The first of: its attribute `resolution`, a number of pixels or (rows, columns); what one of its modules or their
     configs call `img_size` or `image_size` (timm, torchvision, transformers); the `input_size` of timm's settings;
-    `SIDE`. Raises UserError for a `resolution` that is none.
+    `SIDE`. Raises UserError for an invalid `resolution`.
     """
     given = getattr(model, "resolution", None)
     if given is not None:
@@ -27,7 +27,7 @@ def image_size(model: nn.Module) -> tuple[int, int]:
                 f"the model's attribute `resolution` must be a number of pixels, or (rows, columns), not {given!r:.80}"
             )
         return size
-    return next(filter(None, map(_as_size, _said(model))), (SIDE, SIDE))
+    return next(filter(None, map(_as_size, _stated_sizes(model))), (SIDE, SIDE))
 
 
 def timm_settings(model: nn.Module) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ def timm_settings(model: nn.Module) -> Mapping[str, Any]:
     return {}
 
 
-def _said(model: nn.Module) -> Iterator[Any]:
+def _stated_sizes(model: nn.Module) -> Iterator[Any]:
     """Yield the image sizes that a model and its modules name, the most reliable first."""
     for module in model.modules():
         for place in (module, getattr(module, "config", None)):
@@ -49,7 +49,7 @@ def _said(model: nn.Module) -> Iterator[Any]:
 
 
 def _as_size(value: Any) -> tuple[int, int] | None:
-    """Read (rows, columns) from a number, or from a sequence that ends with both; None for anything else."""
+    """Return (rows, columns) from a number, or from a sequence that ends with them; None for anything else."""
     sides: Any = [value, value] if isinstance(value, Integral) else value
     if not isinstance(sides, Sequence) or isinstance(sides, str) or len(sides) not in (2, 3):
         return None

@@ -1,4 +1,4 @@
-"""`OpenedModel`: a model of another library, with its kind and the way to call it."""
+"""`OpenedModel`: a model of another library with its kind, its classes and a function that makes its inputs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from vision_attn.system.hub import is_missing
 
 
 class OpenedModel(NamedTuple):
-    """A model in evaluation mode, and how to make its inputs."""
+    """A model in evaluation mode, with a function that makes its inputs."""
 
     module: Any
     kind: str
@@ -26,7 +26,7 @@ class OpenedModel(NamedTuple):
     processor: Any = None
     """The processor of a model of transformers, for texts; None for others."""
     own: bool = False
-    """Whether a function of the user's made the model, which can set the size of its images."""
+    """Whether the user's own function made the model, and so can set the size of its images."""
     random: bool = False
     """Whether the weights are random, so that answers mean nothing."""
 
@@ -48,8 +48,11 @@ class OpenedModel(NamedTuple):
 
 @contextmanager
 def one_line(what: str) -> Iterator[None]:
-    """Turn every error of another library within this context into a UserError of one line, which says `what` failed.
-    Errors for lack of memory pass through."""
+    """Context manager: convert every error of another library to a UserError of one line, except errors for lack of
+    memory.
+
+    what: says what failed, at the beginning of the message.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
@@ -59,8 +62,11 @@ def one_line(what: str) -> Iterator[None]:
 
 
 def reached(get: Callable[[], Any], name: str, hint: str = "") -> Any:
-    """Return the result of `get`, and turn every error of another library into a UserError of one line, which ends with
-    `hint`."""
+    """Return `get()`; convert every error of another library to a UserError of one line.
+
+    name: what could not be reached, for the message.
+    hint: the end of the message.
+    """
     try:
         return get()
     except Exception as error:

@@ -1,4 +1,5 @@
-"""`open_model`: open a model of torchvision, timm or transformers, or of a function of one's own, to explain it."""
+"""`open_model`: open a model of torchvision, timm or transformers, or one that your own function makes, to explain
+it."""
 
 import logging
 from collections.abc import Sequence
@@ -33,17 +34,19 @@ NONE = "none"
 def open_model(
     name: str, *, weights: str | None = None, trust: bool = False, dtype: str = "auto", device_map: str | None = None
 ) -> OpenedModel:
-    """Open `timm:NAME`, `transformers:NAME-or-folder`, `module:function`, or the name of a torchvision model.
+    """Open a model to explain.
+
+    name: `timm:NAME`, `transformers:NAME-or-folder`, `module:function`, or the name of a torchvision model.
 
     weights: a file of weights (safetensors, or a torch file of tensors alone), a name of torchvision's, or "none" for
         random weights; by default the library's pretrained ones, which it downloads. Not for transformers, whose
         folders hold their weights.
-    dtype, device_map: of transformers: the type of the weights ("auto": as in the file), and where its layers lie, such
-        as "auto", for which it needs the package accelerate.
-    trust: permits `module:function`, and the code of a repository of transformers: it is run. The function takes no
-        arguments and returns a module from images (B, 3, Y, X) to scores of classes; its attributes `resolution`,
-        `mean`, `std` and `classes` are used where they exist. Otherwise the size is the one that the model says
-        (`explain.libraries.image_sizes`), and mean and standard deviation are those of timm's settings, or ImageNet's.
+    dtype, device_map: for transformers: the type of the weights ("auto": as in the file), and the devices of its
+        layers, such as "auto", which needs the package accelerate.
+    trust: whether to run the code of `module:function`, or of a repository of transformers. The function takes no
+        arguments and returns a module from images (B, 3, Y, X) to scores of classes. Its attributes `resolution`,
+        `mean`, `std` and `classes` are used if they exist; otherwise the size comes from the model
+        (`explain.libraries.image_sizes`), and mean and standard deviation from timm's settings or ImageNet.
 
     Raises UserError, which says what to install, name or correct.
     """
@@ -82,7 +85,10 @@ def _opened(name: str, weights: str | None, trust: bool, options: dict[str, Any]
 
 
 class ImageReader:
-    """Turn a square picture into a normalised image of the model's size, in a batch of one."""
+    """Converts a square picture to a normalised image of the model's size, in a batch of one.
+
+    key: the name of the model's argument.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 With t = 1 / (1 + e^{2k} e^{2q}), tanh(k + q) = 1 - 2t. The exponentials are computed once per key and once per query,
 and a pair costs one multiplication, one addition and one division. The backward pass recomputes t instead of storing
-it, because T words would store T tensors of (R, L, A) per image. `versions` says whether fused loops, kernels or the
+it, because T words would store T tensors of (R, L, A) per image. `versions` decides whether fused loops, kernels or the
 tensor operations of this file compute the pairs.
 """
 
@@ -21,7 +21,7 @@ from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.checks import require
 
 CACHED = 2**19
-"""Elements of a tensor that fits into a CPU's cache with room to spare: 2 MiB in float32."""
+"""The number of elements of a tensor that easily fits into a CPU's cache: 2 MiB in float32."""
 
 
 LIMIT = 40.0
@@ -32,13 +32,13 @@ beyond it, it is wrong where k and q nearly cancel."""
 class FastAdditive(Additive):
     """`Additive` of keys e^{2k} and queries e^{2q}.
 
-    Equal to `Additive` to rounding as long as projections k and q lie within +-`LIMIT`, far outside of the range of
-    tanh. One beyond it is clipped, and gets no gradient: where the other nearly cancels it, the score differs (k = 50
-    and q = -45 count as 0, not as 5). `run.fast=false` computes such scores exactly.
+    Equal to `Additive` up to rounding as long as projections k and q lie within +-`LIMIT`, where tanh has long been
+    constant. A projection beyond it is clipped, and gets no gradient. The score then differs if the other projection
+    nearly cancels it (k = 50 and q = -45 count as 0, not as 5). `run.fast=false` computes such scores exactly.
     """
 
     def project(self, regions: Float[Tensor, "B L D"]) -> Float[Tensor, "B L A"]:
-        """e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
+        """Return e^{2k} with k = W_a a_i + b, in float32 or wider also under autocast."""
         keys = exponential(self.key(regions), LIMIT)
         return accumulating(keys, self.weight, finish=gradient_of_keys)
 
@@ -51,14 +51,14 @@ class FastAdditive(Additive):
 
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
-    """e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
+    """Return e^{2x} with x clipped to +-limit, in float32 or wider also under autocast."""
     if torch.compiler.is_compiling() and not on_gpu(x):  # the compiler fuses this expression
         return at_least_float32(x).clamp(-limit, limit).mul(2).exp()
     return _Exponential.apply(x, limit)
 
 
 class _Exponential(torch.autograd.Function):
-    """e^{2x}, whose backward pass keeps the output alone, which the score keeps as well."""
+    """e^{2x}. Its backward pass needs only the output, which the score keeps as well."""
 
     @staticmethod
     def forward(ctx, x: Tensor, limit: float) -> Tensor:
@@ -84,7 +84,10 @@ class _Exponential(torch.autograd.Function):
 def additive_score(
     query: Float[Tensor, "B R A"], keys: Float[Tensor, "B L A"], weight: Float[Tensor, "A"]
 ) -> Float[Tensor, "B R L"]:
-    """sum_a v_a tanh(k_a + q_a), given e^{2q}, e^{2k} and v: with t = 1 / (1 + e^{2q} e^{2k}), tanh is 1 - 2t."""
+    """Return sum_a v_a tanh(k_a + q_a), computed as v_a (1 - 2t) with t = 1 / (1 + e^{2q} e^{2k}).
+
+    query, keys, weight: e^{2q}, e^{2k} and v.
+    """
     if torch.compiler.is_compiling() and not on_gpu(query):  # the compiler fuses this expression
         return weight.sum() - 2 * (_reciprocal(query, keys) * weight).sum(dim=-1)
     return _AdditiveScore.apply(query, keys, weight)
@@ -114,7 +117,7 @@ class _AdditiveScore(torch.autograd.Function):
 
 
 def gradient_of_keys(slopes: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of e^{2k}, given the sums of the gradient of the scores times t (1 - t) over rows."""
+    """Return the gradient of e^{2k}, given the sums of the gradient of the scores times t (1 - t) over rows."""
     return slopes * (2 * weight) / keys
 
 
@@ -132,12 +135,14 @@ def _gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes
 
 
 def _reciprocal(query: Tensor, keys: Tensor) -> Tensor:
-    """1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). A product that overflows gives the limit, 0."""
+    """Return 1 / (1 + e^{2q} e^{2k}) of every row and region, (..., R, L, A). A product that overflows gives the limit,
+    0."""
     return torch.mul(query[..., :, None, :], keys[..., None, :, :]).add_(1).reciprocal_()
 
 
 def _chunks(query: Tensor, keys: Tensor) -> list[slice]:
-    """Slices of the batch: all images on a GPU; on a CPU, as many as keep their (row, region) pairs in cache."""
+    """Return slices of the batch: all images on a GPU; on a CPU, as many images as fit into the cache with their (row,
+    region) pairs."""
     images, rows, _ = query.shape
     at_once = images if keys.is_cuda else max(1, CACHED // (rows * keys[0].numel()))
     return [slice(first, first + at_once) for first in range(0, images, at_once)]

@@ -17,7 +17,7 @@ LARGE = np.float32(1e30)
 
 
 def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*rows A"]:
-    """e^{2x}, in float32, with x clipped to +-limit, of at most 43."""
+    """Return e^{2x}, in float32, with x clipped to +-limit, which is at most 43."""
     rows = x.float().reshape(-1, x.shape[-1]).contiguous()
     output = rows.new_empty(rows.shape)
     in_threads(_exponential, 4 * rows.numel(), rows, output, rows.new_tensor([limit]))
@@ -27,7 +27,10 @@ def exponential(x: Float[Tensor, "*rows A"], limit: float) -> Float[Tensor, "*ro
 def gradient_of_exponential(
     grad: Float[Tensor, "*rows A"], output: Float[Tensor, "*rows A"], limit: float, dtype: torch.dtype
 ) -> Float[Tensor, "*rows A"]:
-    """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
+    """Return the gradient of x in `dtype`; 0 where x was clipped.
+
+    grad, output: the gradient of the output of `exponential`, and this output.
+    """
     grad, rows = grad.reshape(-1, grad.shape[-1]).contiguous(), output.view(-1, output.shape[-1])
     to = rows.new_empty(rows.shape)
     in_threads(_gradient_of_exponential, rows.numel(), grad, rows, to, rows.new_tensor([limit]))
@@ -37,7 +40,7 @@ def gradient_of_exponential(
 def scores(
     query: Float[Tensor, "B R A"], keys: Float[Tensor, "B L A"], weight: Float[Tensor, "A"]
 ) -> Float[Tensor, "B R L"]:
-    """sum_a v_a (1 - 2 t_a) of every row and region. All arguments are float32."""
+    """Return sum_a v_a (1 - 2 t_a) of every row and region. All arguments are float32."""
     output = query.new_empty(*query.shape[:2], keys.shape[1])
     query, keys = query.contiguous(), keys.contiguous()
     in_threads(_scores, query.shape[1] * keys.numel(), query, keys, weight.contiguous(), output)
@@ -51,7 +54,7 @@ def gradients(
     grad: Float[Tensor, "B R L"],
     slopes: Float[Tensor, "B L A"],
 ) -> tuple[Float[Tensor, "B R A"], Float[Tensor, "A"]]:
-    """The gradients of `query` and `weight`, given that of the scores. Recomputes t.
+    """Return the gradients of `query` and `weight`, given the gradient of the scores. Recomputes t.
 
     Adds sum_rows grad t (1 - t) to `slopes`; times 2 v / K, it is the gradient of `keys`.
     """

@@ -1,5 +1,5 @@
-"""e^{2x} of clipped numbers on a GPU, from any precision: one kernel forward, one backward. The plain version is
-`fast.additive.exponential`."""
+"""Compute e^{2x} of clipped numbers on a GPU, from any precision, by one kernel forward and one backward. The plain
+version is `fast.additive.exponential`."""
 
 from typing import no_type_check
 
@@ -15,7 +15,7 @@ BLOCK = 1024
 
 @operation("exponential")
 def exponential(x: Tensor, limit: float) -> Tensor:
-    """e^{2x} with x clipped to +-limit, in float32."""
+    """Return e^{2x} with x clipped to +-limit, in float32."""
     output = torch.empty_like(x, dtype=torch.float32, memory_format=torch.contiguous_format)
     launch(_exponential, (triton.cdiv(x.numel(), BLOCK),), x.contiguous(), output, x.numel(), limit, BLOCK)
     return output
@@ -23,7 +23,10 @@ def exponential(x: Tensor, limit: float) -> Tensor:
 
 @operation("exponential_gradient")
 def gradient_of_exponential(grad: Tensor, output: Tensor, limit: float, dtype: torch.dtype) -> Tensor:
-    """The gradient of x, in its dtype, given that of `exponential` and what it returned; 0 where x was clipped."""
+    """Return the gradient of x in `dtype`; 0 where x was clipped.
+
+    grad, output: the gradient of the output of `exponential`, and this output.
+    """
     to = torch.empty_like(output, dtype=dtype)
     number = output.numel()
     launch(_gradient, (triton.cdiv(number, BLOCK),), grad.contiguous(), output, to, number, limit, BLOCK)

@@ -37,8 +37,13 @@ sums over them need no shuffles."""
 
 @operation("additive_scores", launches=lambda query, *_: 1 if query.shape[2] <= SCORE_WIDTH else 2)
 def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
-    """Scores (B, R, L) of `query` e^{2q} (B, R, A) and `keys` e^{2k} (B, L, A) with `weight` v (A):
-    sum_a v_a (1 - 2t) with t = 1 / (1 + e^{2q} e^{2k}). A product that overflows gives the limit, t = 0."""
+    """Return the scores (B, R, L), sum_a v_a (1 - 2t) with t = 1 / (1 + e^{2q} e^{2k}). A product that overflows gives
+    the limit, t = 0.
+
+    query: e^{2q}, (B, R, A).
+    keys: e^{2k}, (B, L, A).
+    weight: v, (A).
+    """
     (B, R, A), L = query.shape, keys.shape[1]
     tile = _tile(A, SCORE_WIDTH)
     chunks = triton.cdiv(A, tile[1])
@@ -50,7 +55,7 @@ def scores(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
 
 @operation("additive_gradients", launches=3, mutates_args=("slopes",))
 def gradients(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by query and weight, of scores whose gradient is `grad` (B, R, L). Recomputes t.
+    """Return the gradients of query and weight, given the gradient `grad` (B, R, L) of the scores. Recomputes t.
 
     Adds sum_rows grad t (1 - t) to `slopes` (B, L, A), contiguous; times 2 v / e^{2k}, it is the gradient of `keys`.
     """
@@ -77,7 +82,7 @@ def _(query: Tensor, keys: Tensor, weight: Tensor, grad: Tensor, slopes: Tensor)
 
 
 def _tile(A: int, width: int) -> tuple[int, int]:
-    """(BLOCK_L, BLOCK_A): the numbers of regions and of elements of A in a tile, both powers of two."""
+    """Return (BLOCK_L, BLOCK_A), the numbers of regions and of elements of A in a tile, both powers of two."""
     block_a = min(triton.next_power_of_2(max(A, 1)), width)
     return min(REGIONS, TILE // block_a), block_a
 
@@ -87,7 +92,7 @@ def _tile(A: int, width: int) -> tuple[int, int]:
 def _score_kernel(
     query, keys, weight, scores, B, R, L, A: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_A: tl.constexpr
 ):  # fmt: skip
-    """scores[chunk, b, r, l] = sum_a v_a (1 - 2t) of all rows, for one block of regions and one chunk of A."""
+    """Compute scores[chunk, b, r, l] = sum_a v_a (1 - 2t) of all rows, for one block of regions and one chunk of A."""
     blocks = tl.cdiv(L, BLOCK_L)
     image = (tl.program_id(0) // blocks).to(tl.int64)
     region = tl.program_id(0) % blocks * BLOCK_L + tl.arange(0, BLOCK_L)
@@ -152,7 +157,7 @@ def _gradient_kernel(
 @triton.jit
 @no_type_check
 def _reciprocal(x):
-    """1 / x for positive x, as rsqrt(x)^2: two instructions in float32 instead of the ten of a division, and as
+    """Return 1 / x for positive x, as rsqrt(x)^2: two instructions in float32 instead of the ten of a division, and as
     accurate (about 2 units in the last place)."""
     root = tl.rsqrt(x)
     return root * root

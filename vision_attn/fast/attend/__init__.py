@@ -1,6 +1,6 @@
-"""Softmax and weighted sum of attention in fewer passes over memory.
+"""The softmax and the weighted sum of attention in fewer passes over memory.
 
-On a GPU one kernel forward and one backward, on a CPU sums that read the regions once.
+On a GPU, one kernel forward and one backward; on a CPU, sums that read the regions once.
 """
 
 from types import ModuleType
@@ -19,7 +19,7 @@ from vision_attn.fast.versions import fast_version
 
 
 class FastAttention(Attention):
-    """An attention whose weighted sums, with the softmax before them where it has one, run in one kernel or loop."""
+    """An attention whose softmax and weighted sum run in one kernel or loop."""
 
     def attended(
         self,
@@ -59,8 +59,10 @@ class FastHardMonotonic(FastAttention, HardMonotonic):
 def attended(
     scores: Float[Tensor, "B R L"], regions: Float[Tensor, "B L D"], scale: float = 1.0
 ) -> tuple[Float[Tensor, "B R D"], Float[Tensor, "B R L"]]:
-    """z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5). scale: the factor of the
-    scores."""
+    """Return z_t = sum_i alpha_ti a_i (Xu et al. 2015, eq. 13) and alpha_t = softmax(e_t) (eq. 5).
+
+    scale: the factor on the scores.
+    """
     if fast_version("attend", scores, regions):
         return _Attended.apply(scores, regions, scale)
     alpha = normalised(scores if scale == 1 else scores * scale)
@@ -96,12 +98,12 @@ class _Attended(torch.autograd.Function):
 
 
 FEW = 8
-"""The number of rows of an image up to which a weighted sum takes as long as reading its vectors from memory. The loops
-read them once, which batched products of so few rows do not on every processor."""
+"""The largest number of rows of an image for which the loops are used. With so few rows, a weighted sum takes as long
+as reading its vectors from memory. The loops read them once; batched products do not on every processor."""
 
 
 def weighted_sum(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
-    """weights @ vectors, for vectors that may be accumulating."""
+    """Return weights @ vectors, for vectors that may be accumulating."""
     if torch.compiler.is_compiling():  # a compiled program may take any number of images
         return weights @ vectors
     loops = _loops(weights, vectors)
@@ -134,7 +136,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _loops(weights: Tensor, vectors: Tensor) -> ModuleType | None:
-    """The module with compiled loops, if it serves these tensors; matrix products do the same."""
+    """Return the module with compiled loops if it supports these tensors; else None, for matrix products."""
     images, rows, length = weights.shape
     if torch.is_autocast_enabled("cpu") or rows > FEW or (images, length) != vectors.shape[:2]:
         return None

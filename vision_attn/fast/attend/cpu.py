@@ -11,7 +11,7 @@ ZERO = np.float32(0)
 
 
 def weighted_sums(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R D"]:
-    """weights @ vectors, in float32."""
+    """Return weights @ vectors, in float32."""
     output = weights.new_empty(*weights.shape[:2], vectors.shape[2])
     vectors = vectors.contiguous()
     in_threads(_weighted_sums, weights.shape[1] * vectors.numel(), weights.contiguous(), vectors, output)
@@ -19,7 +19,7 @@ def weighted_sums(weights: Float[Tensor, "B R L"], vectors: Float[Tensor, "B L D
 
 
 def products(rows: Float[Tensor, "B R D"], vectors: Float[Tensor, "B L D"]) -> Float[Tensor, "B R L"]:
-    """rows @ vectors^T, in float32."""
+    """Return rows @ vectors^T, in float32."""
     output = rows.new_empty(*rows.shape[:2], vectors.shape[1])
     vectors = vectors.contiguous()
     in_threads(_products, rows.shape[1] * vectors.numel(), rows.contiguous(), vectors, output)

@@ -20,8 +20,12 @@ ROWS, REGIONS, FEATURES = 16, 32, 64
 
 @operation("attend")
 def attend(scores: Tensor, regions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Contexts (B, R, D), in the dtype of `regions` (B, L, D), and weights (B, R, L), in float32, the softmax of
-    `scores` (B, R, L) times `scale`."""
+    """Return contexts (B, R, D), in the dtype of the regions, and weights (B, R, L), in float32: the softmax of `scale`
+    times the scores.
+
+    scores: (B, R, L).
+    regions: (B, L, D).
+    """
     (B, R, L), D = scores.shape, regions.shape[2]
     context, alpha = regions.new_empty(B, R, D), scores.new_empty(B, R, L, dtype=torch.float32)
     grid = B, triton.cdiv(D, FEATURES), triton.cdiv(R, ROWS)
@@ -35,7 +39,10 @@ def gradients(
     grad: Tensor, grad_alpha: Tensor | None, context: Tensor, alpha: Tensor, regions: Tensor, scale: float,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The gradient of the scores, in `dtype`, given those of the contexts, `grad`, and of the weights."""
+    """Return the gradient of the scores, in `dtype`.
+
+    grad, grad_alpha: the gradients of the contexts and of the weights.
+    """
     (B, R, L), D = alpha.shape, regions.shape[2]
     by_scores = torch.empty_like(alpha, dtype=dtype)
     of_alpha = alpha if grad_alpha is None else grad_alpha.contiguous()
@@ -91,7 +98,7 @@ def _attend(
 @triton.jit
 @no_type_check
 def _dot(a, b, sums, WIDE: tl.constexpr):
-    """sums + a b, in the dtype of b, or in float32 if `WIDE`."""
+    """Return sums + a b, in the dtype of b, or in float32 if `WIDE`."""
     a = a.to(b.dtype)
     if WIDE:
         a, b = a.to(tl.float32), b.to(tl.float32)
@@ -101,7 +108,7 @@ def _dot(a, b, sums, WIDE: tl.constexpr):
 @triton.jit
 @no_type_check
 def _scores(scores, places, row, region, R, L, scale):
-    """A tile of scores: minus infinity past the last region, 0 past the last row."""
+    """Load a tile of scores: minus infinity past the last region, 0 past the last row."""
     inside = region[None, :] < L
     x = tl.load(scores + places + region, mask=(row[:, None] < R) & inside, other=0.0).to(tl.float32) * scale
     return tl.where(inside, x, -float("inf"))

@@ -1,4 +1,4 @@
-"""Find the most likely words of each row, without the log-probabilities of all the others."""
+"""Find the most likely words of each row, without computing the log-probabilities of all words."""
 
 import torch
 from jaxtyping import Float, Int
@@ -11,10 +11,11 @@ from vision_attn.layers.precision import at_least_float32
 def best_words(
     logits: Float[Tensor, "*rows V"], K: int, barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
 ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"]]:
-    """log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
+    """Return log p of the `K` most likely words of each row, best first, and the words. `K` is at most V.
 
-    Words in `barred`, of all rows or of each row, have log p = -inf; the probabilities of the others are not changed by
-    that. Log-probabilities are float32 or wider.
+    Log-probabilities are float32 or wider.
+
+    barred: words with log p = -inf, of all rows or of each row. The probabilities of other words do not change.
     """
     if (kernels := fast_version("best_words", logits)) and kernels.FEW >= K:
         rows = logits.shape[:-1]
@@ -28,7 +29,10 @@ def best_words(
 def all_words(
     logits: Float[Tensor, "*rows V"], barred: Int[Tensor, "M"] | Int[Tensor, "*rows M"]
 ) -> Float[Tensor, "*rows V"]:
-    """log p of every word, float32 or wider; -inf for those in `barred`, of all rows or of each row."""
+    """Return log p of every word, in float32 or wider.
+
+    barred: words with log p = -inf, of all rows or of each row.
+    """
     log_prob = at_least_float32(logits).log_softmax(dim=-1)
     if barred.dim() == 1:
         return log_prob.index_fill_(-1, barred, -torch.inf)

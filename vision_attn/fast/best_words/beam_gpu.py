@@ -1,4 +1,4 @@
-"""One time step of a beam on a GPU: one kernel. The plain version is `decode.beams._extend`."""
+"""Extend a beam by one word on a GPU, by one kernel. The plain version is `decode.beams._extend`."""
 
 from typing import no_type_check
 
@@ -10,16 +10,19 @@ from torch import Tensor
 from vision_attn.fast.launch import launch, operation
 
 MOST = 1024
-"""The largest number of candidates of an image; tensor operations take more."""
+"""The largest number of candidates of an image; for more, tensor operations are used."""
 
 
 @operation("extend_beam")
 def extend(
     log_prob: Tensor, words: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None, end: int, pad: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Parent, word, gain, total and end (B, K) of the next K rows of each image, from E continuations of each row:
-    `log_prob` and `words` (B, R, E), `total` and `ended` (B, R). K is at most R + R E, of which
-    registers hold about a thousand."""
+    """Return parent, word, gain, total and end (B, K) of the next K rows of each image. K is at most R + R E, of which
+    registers hold about a thousand.
+
+    log_prob, words: (B, R, E), E continuations of each row.
+    total, ended: (B, R), the state of each row.
+    """
     B, R, E = log_prob.shape
     outputs = _outputs(log_prob, K)
     given = log_prob.contiguous(), words.contiguous(), total.contiguous(), ended.contiguous()

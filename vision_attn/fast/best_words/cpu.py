@@ -1,4 +1,4 @@
-"""The best words of each row on a CPU: one pass over the logits, in loops compiled by numba.
+"""Find the best words of each row on a CPU, in one pass over the logits, by loops compiled by numba.
 
 Logits are read in blocks that stay in the fastest cache. A block without a logit above the row's K-th best so far, as
 almost every block is after the first ones, is passed over by comparisons and a sum of exponentials, both on vectors.
@@ -23,7 +23,7 @@ ZERO, ONE = np.float32(0), np.float32(1)
 def best_words(
     logits: Float[Tensor, "N V"], K: int, barred: Int[Tensor, "N M"] | Int[Tensor, "M"]
 ) -> tuple[Float[Tensor, "N K"], Int[Tensor, "N K"]]:
-    """`layers.best_words.best_words` for logits in float32 or bfloat16 and K <= V."""
+    """Do as `fast.best_words.best_words`, for logits in float32 or bfloat16 and K <= V."""
     log_prob = logits.new_empty(len(logits), K, dtype=torch.float32)
     word = torch.empty(log_prob.shape, dtype=torch.int64)
     numbers = logits.detach().contiguous()
@@ -98,7 +98,7 @@ def _block(block, start, barred, largest, total, best, word):
 
 @inlined
 def _sum_of_exponentials(block, largest):
-    """sum_i e^(x_i - largest)."""
+    """Return sum_i e^(x_i - largest)."""
     total = ZERO
     for i in range(len(block)):
         total += exp2((block[i] - largest) * LOG2_E)
@@ -107,7 +107,7 @@ def _sum_of_exponentials(block, largest):
 
 @inlined
 def _normalise(best, largest, total):
-    """Logits to log-probabilities. A row of minus infinities keeps them."""
+    """Convert logits to log-probabilities. A row of minus infinities is unchanged."""
     if largest != MINUS_INFINITY:
         log_total = np.float64(largest) + np.log(total)  # float32 would lose digits of large logits
         for k in range(len(best)):

@@ -1,5 +1,5 @@
-"""The best words of each row on a GPU, with their log-probabilities: one kernel, which reads each logit once. The plain
-version is `layers.best_words`."""
+"""Find the best words of each row on a GPU, with their log-probabilities, by one kernel that reads each logit once. The
+plain version is `fast.best_words`."""
 
 from typing import no_type_check
 
@@ -20,9 +20,10 @@ BLOCK = 2048
 
 @operation("best_words")
 def best_words(logits: Tensor, K: int, barred: Tensor) -> tuple[Tensor, Tensor]:
-    """log p of the `K` most likely words of each row (N, V), best first, in float32, and the words. K is at most `FEW`.
+    """Return log p of the `K` most likely words of each row, best first, in float32, and the words. K is at most `FEW`.
 
-    Words in `barred`, (M) of all rows or (N, M), have log p = -inf, and are no best words of a row with others.
+    logits: (N, V).
+    barred: words with log p = -inf, (M) of all rows or (N, M). They come after all other words.
     """
     N, V = logits.shape
     log_prob, words = logits.new_empty(N, K, dtype=torch.float32), logits.new_empty(N, K, dtype=torch.int64)

@@ -1,5 +1,5 @@
-"""The words of a time step of a search on a GPU, in which each row continues itself: one kernel. The plain version is
-`decode.one_by_one.OneByOne.__call__`, and the copies after it in `decode.captured_search`."""
+"""Write the words of a time step of a greedy or sampled search on a GPU, by one kernel. The plain version is
+`decode.one_by_one.OneByOne.__call__`, with the copies after it in `decode.captured_search`."""
 
 from typing import no_type_check
 

@@ -18,7 +18,7 @@ from vision_attn.fast.versions import fast_version
 
 
 class FastFilterbank(Filterbank):
-    """`Filterbank` by fused loops or kernels, where they take its sizes."""
+    """`Filterbank` by fused loops or kernels, if they support its sizes."""
 
     def placed(self, numbers: Float[Tensor, "B R 5"], before: Window | None) -> Window:
         if not (kernels := fast_version("window", numbers)):
@@ -33,7 +33,7 @@ class FastFilterbank(Filterbank):
         return [LARGEST_LOG, self.widest_stride, self.size / 2, NARROWEST, most]
 
     def _before(self, numbers: Tensor, before: Window | None) -> tuple[Tensor | None, Tensor | None]:
-        """The centre and the stride from which a relative window starts."""
+        """Return the centre and the stride from which a relative window starts."""
         if not self.relative:
             return None, None
         if before is not None:
@@ -53,7 +53,7 @@ class FastFilterbank(Filterbank):
             return F_x, F_y
 
     def _read(self, images: Tensor, window: Window) -> Tensor:
-        """Multiply, on a CPU, all channels, and all rows of an image, at once."""
+        """On a CPU, multiply all channels and all rows of an image at once."""
         kernels = fast_version("filterbank", window.stride, images)
         if kernels and kernels.takes(self.size, max(self.height, self.width)):
             return _Read.apply(kernels, images, self.size, *window)

@@ -1,8 +1,8 @@
 """DRAW's filterbank on a CPU: fused loops for reads, writes and their gradients, compiled by numba.
 
 With filters F_X and F_Y, reading an image G gives F_Y G F_X^T, and writing a patch A gives F_Y^T A F_X. Each is the
-other's gradient, and both have the same gradient of the window: that of sum_ij A_ji (F_Y G F_X^T)_ji. For a read, G is
-the image and A the patch's gradient; for a write, A is the patch and G the image's gradient.
+gradient of the other, and both have the same gradient of the window, that of sum_ij A_ji (F_Y G F_X^T)_ji. For a read,
+G is the image and A the gradient of the patch; for a write, A is the patch and G the gradient of the image.
 
 Rows are windows; an image has as many as there are rows per image. All tensors are float32.
 """
@@ -19,8 +19,8 @@ ZERO = np.float32(0)
 
 
 def takes(size: int, pixels: int) -> bool:
-    """Whether the loops take reads and writes: only with a gradient. Otherwise tensor operations do, whose products can
-    be counted."""
+    """Return whether the loops are used for reads and writes: only with a gradient. Otherwise tensor operations are
+    used, whose products can be counted."""
     return torch.is_grad_enabled()
 
 
@@ -32,7 +32,7 @@ def filters(
     height: int,
     width: int,
 ) -> tuple[Float[Tensor, "B R N X"], Float[Tensor, "B R N Y"]]:
-    """F_X and F_Y of windows: Gregor et al. 2015, eq. 19, eq. 20, eq. 25 and eq. 26."""
+    """Return F_X and F_Y of windows: Gregor et al. 2015, eq. 19, eq. 20, eq. 25 and eq. 26."""
     window = _window(centre, stride, sigma)
     F_x, F_y = (window.new_empty(*window.shape[:2], size, pixels) for pixels in (width, height))
     in_threads(_filters, 4 * (F_x.numel() + F_y.numel()), window.flatten(0, 1), F_x.flatten(0, 1), F_y.flatten(0, 1))
@@ -46,7 +46,7 @@ def read(
     intensity: Float[Tensor, "B R"],
     inverse: bool,
 ) -> Float[Tensor, "B R C N N"]:
-    """gamma F_Y G F_X^T of each row and channel; 1 / gamma if `inverse`."""
+    """Return gamma F_Y G F_X^T of each row and channel; 1 / gamma if `inverse`."""
     (B, R, N, _), C = F_x.shape, images.shape[1]
     patches = images.new_empty(B, R, C, N, N)
     in_threads(_read, N * images.numel() * R, images.contiguous(), F_x, F_y, patches)
@@ -60,7 +60,7 @@ def write(
     intensity: Float[Tensor, "B R"],
     inverse: bool,
 ) -> Float[Tensor, "B R C Y X"]:
-    """gamma F_Y^T A F_X of each row and channel; 1 / gamma if `inverse`."""
+    """Return gamma F_Y^T A F_X of each row and channel; 1 / gamma if `inverse`."""
     images = patches.new_empty(*patches.shape[:3], F_y.shape[-1], F_x.shape[-1])
     scaled = (patches * _scale(intensity, inverse)[..., None, None, None]).contiguous()
     in_threads(_write, len(patches[0, 0, 0]) * images.numel(), scaled, F_x, F_y, images)
@@ -78,8 +78,8 @@ def gradients(
     F_y: Float[Tensor, "B R N Y"],
     inverse: bool,
 ) -> tuple[Float[Tensor, "B R 2"], Float[Tensor, "B R"], Float[Tensor, "B R"], Float[Tensor, "B R"]]:
-    """The gradients of a window's centre, stride, sigma and intensity, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of
-    `images` and A of `patches`; 1 / gamma if `inverse`."""
+    """Return the gradients of gamma sum_ij A_ji (F_Y G F_X^T)_ji with respect to the centre, stride, sigma and
+    intensity of each window, for G in `images` and A in `patches`; 1 / gamma if `inverse`."""
     grad, scale = stride.new_empty(*stride.shape, 5), _scale(intensity, inverse)
     arrays = (images.contiguous(), patches.contiguous(), _window(centre, stride, sigma), F_x, F_y, grad)
     in_threads(_gradients, 2 * F_x.shape[2] * images.numel() * F_x.shape[1], *arrays)
@@ -97,7 +97,7 @@ def _scale(intensity: Tensor, inverse: bool) -> Tensor:
 
 @inlined
 def _gaussian(filter, centre, precision):
-    """exp(-p (a - mu)^2) of pixels a = 1, 2, .., divided by their sum: see `filterbank._Gaussians`."""
+    """Compute exp(-p (a - mu)^2) of pixels a = 1, 2, .., divided by their sum: see `filterbank._Gaussians`."""
     nearest = _nearest(centre, len(filter))
     scale, total = precision * LOG2_E, ZERO
     for i in range(len(filter)):
@@ -112,15 +112,15 @@ def _gaussian(filter, centre, precision):
 
 @inlined
 def _nearest(centre, pixels):
-    """The pixel nearest to a centre; NaN for NaN."""
+    """Return the pixel nearest to a centre; NaN for NaN."""
     nearest = np.floor(centre + HALF)
     return ONE if nearest < ONE else np.float32(pixels) if nearest > pixels else nearest
 
 
 @inlined
 def _slopes(filter, grad, centre, precision):
-    """The gradients of the centre and of the precision of one filter, given that of its values, and the sum of the
-    values times their gradients."""
+    """Return the gradients of the centre and of the precision of one filter, given the gradient of its values; and the
+    sum of the values times their gradients."""
     nearest, along, by_centre, by_precision = _nearest(centre, len(filter)), ZERO, ZERO, ZERO
     for i in range(len(filter)):
         along += filter[i] * grad[i]
@@ -146,7 +146,7 @@ def _filters(first, last, windows, F_x, F_y):
 
 @inlined
 def _add_product(matrix, rows, output):
-    """output += matrix rows. Four rows at a time, which saves most of the additions in memory."""
+    """Add the product: output += matrix rows. Four rows at a time, which saves most of the additions in memory."""
     number = len(rows)
     for k in range(0, number - 3, 4):
         row0, row1, row2, row3 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
@@ -165,7 +165,7 @@ def _add_product(matrix, rows, output):
 
 @inlined
 def _add_products(rows, others, output):
-    """output += rows others^T. Four of `others` at a time."""
+    """Add the product: output += rows others^T. Four of `others` at a time."""
     number = len(others)
     for j in range(len(rows)):
         row, to = rows[j], output[j]

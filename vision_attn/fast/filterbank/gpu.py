@@ -1,5 +1,5 @@
-"""DRAW's filterbank on a GPU: filters, reads, writes and the gradients of windows, one kernel each. They are the
-functions of `cpu`, which explains them.
+"""DRAW's filterbank on a GPU: filters, reads, writes and the gradients of windows, one kernel each. `cpu` has the same
+functions, and explains them.
 
 Products run on tensor cores in three TF32 passes, which are as accurate as float32 and faster than ordinary cores.
 """
@@ -16,17 +16,21 @@ from vision_attn.fast.launch import launch, operation
 TILE = 32
 """The number of pixel rows and columns of a tile of an image."""
 MOST_FILTERS, MOST_PIXELS = 64, 8192
-"""The largest grid of filters, which a tile holds, and the largest side of an image."""
+"""The largest number of filters along a side, which must fit into a tile, and the largest side of an image."""
 
 
 def takes(size: int, pixels: int) -> bool:
-    """Whether the kernels take a grid of `size` x `size` filters of images of `pixels` along the longer side."""
+    """Return whether the kernels support this grid and these images.
+
+    size: the number of filters along a side.
+    pixels: the longer side of an image.
+    """
     return size <= MOST_FILTERS and pixels <= MOST_PIXELS
 
 
 @operation("filterbank_filters")
 def filters(centre: Tensor, stride: Tensor, sigma: Tensor, size: int, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """F_X (B, R, N, X) and F_Y (B, R, N, Y) of windows with a centre (B, R, 2), stride and sigma (B, R)."""
+    """Return F_X (B, R, N, X) and F_Y (B, R, N, Y) of windows with a centre (B, R, 2), stride and sigma (B, R)."""
     B, R = stride.shape
     F_x, F_y = (centre.new_empty(B, R, size, pixels) for pixels in (width, height))
     tensors = *_solid(centre, stride, sigma), F_x, F_y
@@ -36,7 +40,8 @@ def filters(centre: Tensor, stride: Tensor, sigma: Tensor, size: int, height: in
 
 @operation("filterbank_read")
 def read(images: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: bool) -> Tensor:
-    """gamma F_Y G F_X^T of images (B, C, Y, X), for each row and channel: (B, R, C, N, N). 1 / gamma if `inverse`."""
+    """Return gamma F_Y G F_X^T of images (B, C, Y, X), for each row and channel: (B, R, C, N, N). 1 / gamma if
+    `inverse`."""
     (B, R, N, X), (C, Y) = F_x.shape, images.shape[1:3]
     patches = images.new_empty(B, R, C, N, N)
     tensors = *_solid(images, F_x, F_y, intensity), patches
@@ -46,7 +51,7 @@ def read(images: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: b
 
 @operation("filterbank_write")
 def write(patches: Tensor, F_x: Tensor, F_y: Tensor, intensity: Tensor, inverse: bool) -> Tensor:
-    """gamma F_Y^T A F_X of patches (B, R, C, N, N): (B, R, C, Y, X). 1 / gamma if `inverse`."""
+    """Return gamma F_Y^T A F_X of patches (B, R, C, N, N): (B, R, C, Y, X). 1 / gamma if `inverse`."""
     (B, R, N, X), C, Y = F_x.shape, patches.shape[2], F_y.shape[3]
     images = patches.new_empty(B, R, C, Y, X)
     tensors = *_solid(patches, F_x, F_y, intensity), images
@@ -59,8 +64,8 @@ def gradients(
     images: Tensor, patches: Tensor, centre: Tensor, stride: Tensor, sigma: Tensor, intensity: Tensor,
     F_x: Tensor, F_y: Tensor, inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of a window's centre, stride, sigma and intensity, of gamma sum_ij A_ji (F_Y G F_X^T)_ji with G of
-    `images` and A of `patches`. 1 / gamma if `inverse`."""
+    """Return the gradients of gamma sum_ij A_ji (F_Y G F_X^T)_ji with respect to the centre, stride, sigma and
+    intensity of each window, for G in `images` and A in `patches`. 1 / gamma if `inverse`."""
     (B, R, N, X), (C, Y) = F_x.shape, images.shape[1:3]
     of_centre, of_stride, of_sigma, of_intensity = (
         torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (centre, stride, sigma, stride)
@@ -99,7 +104,7 @@ def _(images, patches, centre: Tensor, stride: Tensor, sigma: Tensor, intensity,
 
 
 def _filters_of(N: int) -> int:
-    """The number of filters in a tile: tensor cores multiply 16 at least."""
+    """Return the number of filters in a tile: tensor cores multiply 16 at least."""
     return max(16, triton.next_power_of_2(N))
 
 
@@ -125,7 +130,7 @@ def _gaussian(to, centre, precision, pixels, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def _nearest(centre, pixels):
-    """The pixel nearest to a centre; NaN for NaN."""
+    """Return the pixel nearest to a centre; NaN for NaN."""
     nearest = tl.floor(centre + 0.5)
     return tl.where(nearest < 1.0, 1.0, tl.where(nearest > pixels, pixels.to(tl.float32), nearest))
 
@@ -153,7 +158,7 @@ def _tile(matrix, rows, columns, height, width):
 @triton.jit
 @no_type_check
 def _down(image, F_y, i, x, N, Y, X, FILTERS: tl.constexpr, TILE: tl.constexpr):
-    """F_Y G, for the columns `x` of an image."""
+    """Compute F_Y G for the columns `x` of an image."""
     sums = tl.zeros([FILTERS, TILE], tl.float32)
     for start in range(0, Y, TILE):
         y = start + tl.arange(0, TILE)

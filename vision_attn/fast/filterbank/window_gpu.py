@@ -19,9 +19,12 @@ BLOCK = 128
 def window(
     numbers: Tensor, before_centre: Tensor | None, before_stride: Tensor | None, middle: Tensor, extremes: list[float]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Centre (B, R, 2), stride, sigma and intensity (B, R) of the five `numbers` (B, R, 5) of each window.
+    """Return the centre (B, R, 2), stride, sigma and intensity (B, R) of each window.
 
-    before_centre, before_stride: those of the window that this one moves and zooms; None if it is absolute.
+    numbers: (B, R, 5), the five numbers of each window.
+
+    before_centre, before_stride: the centre and stride of the window that this one moves and zooms; None for an
+        absolute window.
     extremes: the bound of logarithms, the widest stride, the size of a move in strides, and the narrowest and the
         widest stride of a window that was zoomed.
     """
@@ -40,7 +43,8 @@ def gradients(
     numbers: Tensor, before_stride: Tensor | None, middle: Tensor, outputs: list[Tensor], grads: list[Tensor],
     extremes: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of the numbers, and of the centre and stride before, given those of the four outputs."""
+    """Return the gradients of the numbers and of the previous centre and stride, given the gradients of the four
+    outputs."""
     numbers, shape, relative = numbers.contiguous(), numbers.shape[:-1], before_stride is not None
     by = numbers.new_empty(numbers.shape), numbers.new_empty(*shape, 2), numbers.new_empty(shape)
     scale, number = numbers if before_stride is None else before_stride, numbers.numel() // 5
@@ -154,6 +158,6 @@ def _clipped(pointer, bound, inside):
 @triton.jit
 @no_type_check
 def _store(to, grad, pointer, bound, inside):
-    """The gradient of a logarithm, 0 where it was clipped."""
+    """Store the gradient of a logarithm, 0 where it was clipped."""
     value = tl.load(pointer, mask=inside, other=0.0)
     tl.store(to, tl.where((value > bound) | (value < -bound), 0.0, grad), mask=inside)

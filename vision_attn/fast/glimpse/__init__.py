@@ -1,4 +1,4 @@
-"""Average glimpses from the pixels of each patch by loops on a CPU, without a pyramid."""
+"""Compute glimpses on a CPU by loops that average the pixels of each patch, without a pyramid."""
 
 from typing import Any, NamedTuple
 

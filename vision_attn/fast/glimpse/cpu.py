@@ -14,8 +14,11 @@ from vision_attn.fast.loops import compiled, in_threads, inlined
 def glimpses(
     images: Float[Tensor, "B C Y X"], corners: Float[Tensor, "B R K 2"], size: int, origins: Int[Tensor, "B 2"]
 ) -> Float[Tensor, "B R K C g g"]:
-    """Cut patches whose top left corners are `corners` (x, y) in pixels out of images whose first pixel is the one at
-    `origins`. In the dtype of the images: float32 or float64."""
+    """Extract patches from images, in the dtype of the images: float32 or float64.
+
+    corners: the top left corner (x, y) of each patch, in pixels.
+    origins: the coordinates of the first pixel of each image.
+    """
     B, R, K, _ = corners.shape
     patches = images.new_empty(B, R, K, images.shape[1], size, size)
     numbers = patches.numel() * 4 ** (K - 1)  # pixels read, at most

@@ -1,4 +1,4 @@
-"""Fill holes of images by linear interpolation: solve the equations of their pixels."""
+"""Fill holes of images by linear interpolation, which solves a linear system for their pixels."""
 
 from typing import NamedTuple
 
@@ -14,16 +14,18 @@ TOLERANCE = 1e-6
 MOST = 200
 """The largest number of steps; a dozen are usual."""
 SMALLEST, SWEEPS = 4, 16
-"""The largest side of the smallest copy of an image, and the number of sweeps there."""
+"""The largest side of the coarsest copy of an image, and the number of sweeps there."""
 
 
 def closed(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[Tensor, "N C Y X"]:
-    """Copies of the image in which each pixel that is gone equals the mean of its eight neighbours, those at a side
-    with twice the weight of those at a corner. Where everything is gone: the mean colour.
+    """Return copies of the image in which each missing pixel equals the mean of its eight neighbours, those at a side
+    with twice the weight of those at a corner. If all pixels are missing, they get the mean colour.
 
-    The equations A x = b have a symmetric matrix without negative eigenvalues. They are solved by conjugate gradients
-    in float64, preconditioned by a cycle over copies of half the size (multigrid). That estimates the error as well,
-    by which it ends.
+    The matrix of the system A x = b is symmetric and positive semidefinite. It is solved by conjugate gradients in
+    float64, preconditioned by a multigrid cycle over copies of half the size, which also estimates the error for the
+    stopping criterion.
+
+    gone: the missing pixels of each copy.
     """
     device = "cpu" if image.device.type == "mps" else image.device  # which has no float64
     values, gone = image.to(device, torch.float64), gone.to(device)
@@ -37,8 +39,8 @@ def closed(image: Float[Tensor, "C Y X"], gone: Bool[Tensor, "N Y X"]) -> Float[
 
 
 class Level(NamedTuple):
-    """A copy of the image: 1 where a pixel is unknown, else 0; and, for an unknown pixel, 1 / the weight of its
-    neighbours."""
+    """A level of the multigrid: 1 where a pixel is unknown, else 0; and 1 / (the weight of its neighbours) for an
+    unknown pixel."""
 
     unknown: Float[Tensor, "N 1 Y X"]
     inverse: Float[Tensor, "N 1 Y X"]
@@ -79,7 +81,7 @@ def _dot(a: Tensor, b: Tensor) -> Float[Tensor, "N C 1 1"]:
 
 
 def _cycle(levels: list[Level], right: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
-    """Approximate A^-1 right, symmetrically: a sweep, the same at half the size for the remainder, and a sweep."""
+    """Approximate A^-1 right by a symmetric cycle: a sweep, the same at half the size for the residual, and a sweep."""
     (unknown, inverse), *smaller = levels
     x = right * inverse
     if not smaller:
@@ -93,7 +95,7 @@ def _cycle(levels: list[Level], right: Float[Tensor, "N C Y X"]) -> Float[Tensor
 
 
 def around(x: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
-    """The sum over the neighbours of each pixel, with the weight 2 at a side and 1 at a corner."""
+    """Return the sum over the neighbours of each pixel, with the weight 2 at a side and 1 at a corner."""
     rows = F.pad(x, (0, 0, 1, 1))
     rows = rows[:, :, :-2] + 2 * x + rows[:, :, 2:]
     columns = F.pad(rows, (1, 1))
@@ -101,7 +103,7 @@ def around(x: Float[Tensor, "N C Y X"]) -> Float[Tensor, "N C Y X"]:
 
 
 def _doubled(small: Tensor, axis: int, size: int) -> Tensor:
-    """Linear interpolation to pixels of half the side, along one axis."""
+    """Interpolate linearly to pixels of half the side, along one axis."""
     before, after = (small.narrow(axis, place, 1) for place in (0, small.shape[axis] - 1))
     longer = torch.cat([before, small, after], dim=axis)
     ends = [0.75 * small + 0.25 * longer.narrow(axis, place, small.shape[axis]) for place in (0, 2)]
@@ -109,7 +111,7 @@ def _doubled(small: Tensor, axis: int, size: int) -> Tensor:
 
 
 def _halved(large: Tensor, axis: int) -> Tensor:
-    """The transpose of `_doubled`."""
+    """Return the transpose of `_doubled`."""
     size = large.shape[axis]
     if size % 2:
         large = F.pad(large, (0, 0, 0, 1) if axis == 2 else (0, 1))

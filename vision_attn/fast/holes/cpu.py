@@ -23,7 +23,10 @@ def solved(
     average: Float[Tensor, "C 1 1"],
     limit: Float[Tensor, ""],
 ) -> Float[Tensor, "N C Y X"]:
-    """Copies of the image, in float64, whose holes are closed to an error of `limit`; holes begin as `average`."""
+    """Return copies of the image, in float64, whose holes are filled to an error of `limit`.
+
+    average: the initial value of missing pixels.
+    """
     copies = torch.where(gone[:, None], average, image).flatten(0, 1).contiguous()
     in_threads(_solved, WORK * copies.numel(), copies, gone.to(torch.uint8).contiguous(), limit.view(1))
     return copies.unflatten(0, (len(gone), -1))
@@ -41,7 +44,7 @@ def _solved(first, last, planes, gone, limits):
 
 @compiled
 def _box(holes):
-    """The smallest rectangle with all holes and a pixel around them."""
+    """Return the smallest rectangle with all holes and a pixel around them."""
     height, width = holes.shape
     top, bottom, left, right = height, 0, width, 0
     for i in range(height):
@@ -109,7 +112,7 @@ def _sum(a, b):
 
 @compiled
 def _changed(x, weight, holes, sums, to):
-    """A x: the difference of the pixels of holes from their neighbours."""
+    """Compute A x, the difference of the pixels of holes from their neighbours."""
     height, width = x.shape
     sums[0] = sums[width + 1] = 0
     for i in range(height):
@@ -124,7 +127,7 @@ def _changed(x, weight, holes, sums, to):
 
 @compiled
 def _level(unknown, inverse, starts, shapes, level, holes):
-    """Mark the unknown pixels of a copy: those of which all pixels of the copy before are unknown."""
+    """Mark the unknown pixels of a level: those for which all pixels of the finer level are unknown."""
     height, width = shapes[level]
     to = unknown[starts[level] : starts[level + 1]].reshape(height, width)
     by = inverse[starts[level] : starts[level + 1]].reshape(height, width)
@@ -185,7 +188,7 @@ def _cycle(left, unknown, inverse, right, x, other, starts, shapes):
 
 @compiled
 def _column_sums(x, i, sums):
-    """x[i - 1] + 2 x[i] + x[i + 1], in the middle of `sums`, between zeros."""
+    """Compute x[i - 1] + 2 x[i] + x[i + 1], in the middle of `sums`, between zeros."""
     height, width = x.shape
     above, here, below = x[max(i - 1, 0)], x[i], x[min(i + 1, height - 1)]
     up, down = ONE if i > 0 else ZERO, ONE if i < height - 1 else ZERO

@@ -1,4 +1,4 @@
-"""Compute log-probabilities of given words under a vocabulary layer, without all of their logits."""
+"""Compute log-probabilities of given words under a vocabulary layer, without keeping all logits."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,8 @@ from vision_attn.layers.precision import at_least_float32
 AT_ONCE = 2**24
 """The number of bytes of logits that are computed at once on a CPU."""
 CACHED = 2**18
-"""Elements of a tensor that fits into the cache of a CPU's core with others of its size: 1 MiB in float32."""
+"""The number of elements of a tensor that fits into the cache of a CPU core together with others of its size: 1 MiB in
+float32."""
 
 
 UNSEEN = (
@@ -30,11 +31,11 @@ UNSEEN = (
 
 
 class FastWordLogProb(HasRows, WordLogProb):
-    """`WordLogProb` of the words alone, not of padding, and without all of their logits: `output` is never called, so
-    no hook on it is."""
+    """`WordLogProb` without padding, and without keeping all logits. It never calls `output`, so hooks on `output` do
+    not run."""
 
     weighted = False
-    """Whether words will count differently in the loss: see `word_log_prob`."""
+    """Whether words have different weights in the loss: see `word_log_prob`."""
 
     def forward(
         self,
@@ -46,7 +47,7 @@ class FastWordLogProb(HasRows, WordLogProb):
         bars_pad: bool = False,
         position: Int[Tensor, "N"] | None = None,
     ) -> tuple[Float[Tensor, "B R T"], Float[Tensor, "B R T"] | None]:
-        """position: the places in `words.flatten()` of the words of `deep` (N, E); None: `deep` is of all words."""
+        """position: the positions in `words.flatten()` of the words of `deep` (N, E); None: `deep` is of all words."""
         if position is None:
             if torch.compiler.is_compiling():  # the compiler fuses the plain expression
                 return super().forward(output, deep, words, with_mean=with_mean, bars_pad=bars_pad)
@@ -65,7 +66,7 @@ class FastWordLogProb(HasRows, WordLogProb):
 
 @contextmanager
 def weighted_words(model: nn.Module) -> Iterator[None]:
-    """Within this context words count differently in the loss of `model`: see `word_log_prob`."""
+    """Context manager: words have different weights in the loss of `model`; see `word_log_prob`."""
     layers = [layer for layer in model.modules() if isinstance(layer, FastWordLogProb)]
     try:
         for layer in layers:
@@ -84,16 +85,18 @@ def word_log_prob(
     weighted: bool = False,
     bars_pad: bool = False,
 ) -> Float[Tensor, "N"]:
-    """log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0. bars_pad: take the softmax
-    over all words but PAD.
+    """Return log softmax(output(deep))[words], in nats, in float32 or wider; 0 for PAD, word 0.
 
-    The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, some of them are computed
-    at a time, and their gradient is multiplied further at once, as if the loss were the sum of all log-probabilities.
-    The backward pass multiplies what that gave by the gradient of the loss, if it is the same for all words, as it is
-    in a likelihood. If it differs, the logits are computed a second time. If they are `weighted`, so that it will
-    differ, and on a GPU, logits are kept instead.
+    The logits of a batch, (N, V), would be the largest tensor of a training step. On a CPU, the forward pass computes a
+    part of them at a time, and from each part the gradients of the sum of all log-probabilities. If the gradient of the
+    loss is the same for all words, as for a likelihood, the backward pass only multiplies these gradients by it. If it
+    differs between words, the logits are computed a second time. On a GPU, and if words are `weighted`, logits are kept
+    instead.
 
-    The backward pass frees what was kept, so it can run only once.
+    The backward pass frees the kept tensors, so it can run only once.
+
+    weighted: whether words have different weights in the loss.
+    bars_pad: whether to take the softmax over all words but PAD.
     """
     bias: Tensor | None = output.bias
     if bars_pad:
@@ -104,10 +107,12 @@ def word_log_prob(
 def mean_log_prob(
     output: nn.Linear, deep: Float[Tensor, "N E"], words: Int[Tensor, "N"], log_prob: Float[Tensor, "N"]
 ) -> Float[Tensor, "N"]:
-    """The mean over the vocabulary of log softmax(output(deep)), in nats, without the logits; 0 for PAD, word 0.
+    """Return the mean over the vocabulary of log softmax(output(deep)), in nats, without the logits; 0 for PAD, word 0.
 
-    log_prob: of `words`, as `word_log_prob` returns it. The mean differs from it as the mean logit differs from that of
-    the word, since all have the same normaliser: W_mean deep + b_mean - W_word deep - b_word.
+    All words have the same normaliser, so the mean is log p of the word plus the mean logit minus the logit of the
+    word, W_mean deep + b_mean - W_word deep - b_word.
+
+    log_prob: the output of `word_log_prob` for `words`.
     """
     weight, bias = at_least_float32(output.weight), output.bias
     # F.embedding adds its gradients fast, without a synchronisation
@@ -141,7 +146,7 @@ class _WordLogProb(torch.autograd.Function):
                 log_prob.append(_log_prob(logits, words[rows]))
             if keep:
                 ctx.kept.append(logits)
-        placed = _placed(ctx.row_groups, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
+        placed = _scatter_rows(ctx.row_groups, log_prob, lambda: words.new_zeros(len(words), dtype=dtype))
         return placed.masked_fill(words == 0, 0)
 
     @staticmethod
@@ -165,14 +170,14 @@ class _WordLogProb(torch.autograd.Function):
 
 
 def _row_groups(words: Tensor, weight: Tensor) -> list[Tensor] | list[slice]:
-    """Rows that are computed together: on a CPU some of those that are not PAD, on a GPU all."""
+    """Return the groups of rows to compute together: on a CPU, some rows without PAD each; on a GPU, all rows."""
     if words.device.type != "cpu":  # where a synchronisation costs more than padding
         return [slice(None)]
     return [rows for rows in words.nonzero().squeeze(1).split(max(1, AT_ONCE // weight[:, 0].nbytes)) if len(rows)]
 
 
-def _placed(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
-    """A tensor with the values of these parts of its rows, and zeros elsewhere."""
+def _scatter_rows(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: Callable[[], Tensor]) -> Tensor:
+    """Return a tensor with the values of these groups of rows, and zeros elsewhere."""
     if not row_groups:
         return zeros()
     rows = [group for group in row_groups if isinstance(group, Tensor)]
@@ -180,7 +185,7 @@ def _placed(row_groups: Sequence[Tensor | slice], values: list[Tensor], zeros: C
 
 
 def _common_gradient(grad: Tensor, row_groups: list[Tensor]) -> Tensor | None:
-    """The gradient of each word, if it is the same for all; None otherwise."""
+    """Return the gradient of every word if it is the same for all words; else None."""
     if not row_groups:
         return grad.new_zeros(())
     first = grad[row_groups[0][0]]
@@ -220,7 +225,7 @@ class _Gradients:
             self.bias = weight.new_zeros(len(weight)) if self.needed[2] else None
         if factor is None and len(self.row_groups) > 1:
             factor = deep.new_ones(())  # the sums were added up in place, and stay here
-        of_deep = _placed(self.row_groups, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
+        of_deep = _scatter_rows(self.row_groups, self.deep, lambda: torch.zeros_like(deep)) if self.needed[0] else None
         gradients = of_deep, self.weight, self.bias
         return [gradient if gradient is None or factor is None else gradient * factor for gradient in gradients]
 
@@ -240,8 +245,8 @@ def _log_prob(logits: Tensor, words: Tensor) -> Tensor:
 
 
 def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(words); its slopes with respect to the logits, times `factor`; their sum over rows. Fused loops write the
-    slopes into the logits."""
+    """Return log p(words); its derivatives with respect to the logits, times `factor`; and their sum over rows. Fused
+    loops write the derivatives into the logits."""
     if loops := fast_version("likelihood", logits):
         logits.gather(-1, words[:, None])  # raises for what is no word; loops do not check
         log_prob, sums = loops.log_prob_and_slopes(logits, words, factor)
@@ -257,6 +262,7 @@ def _log_prob_and_slopes(logits: Tensor, words: Tensor, factor: Tensor) -> tuple
 
 
 def _cached(logits: Tensor) -> list[slice]:
-    """Slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's cache."""
+    """Return slices of a few rows, so that the float32 intermediates between logits and gradient stay in a CPU's
+    cache."""
     at_once = max(1, (2**26 if logits.is_cuda else CACHED) // logits.shape[1])
     return [slice(first, first + at_once) for first in range(0, len(logits), at_once)]

@@ -1,4 +1,5 @@
-"""Log-probabilities of words, and their slopes, on a CPU: loops compiled by numba that read each logit once.
+"""Compute log-probabilities of words, and their derivatives, on a CPU, by loops compiled by numba that read each logit
+once.
 
 bfloat16 is the upper half of a float32, which is how these loops read and write it.
 """
@@ -18,9 +19,10 @@ ZERO, ONE, SIXTEEN = np.float32(0), np.float32(1), np.int32(16)
 def log_prob_and_slopes(
     logits: Float[Tensor, "N V"], words: Int[Tensor, "N"], factor: Float[Tensor, "N"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "V"]]:
-    """log softmax(logits)[words]; the sum over rows of its slopes with respect to the logits, times `factor`.
+    """Return log softmax(logits)[words], and the sum over rows of its derivatives with respect to the logits, times
+    `factor`.
 
-    `logits`, in float32 or bfloat16, contiguous, are overwritten by the slopes times `factor`.
+    `logits`, in float32 or bfloat16, contiguous, are overwritten by the derivatives times `factor`.
     """
     log_prob = torch.empty(len(logits))
     starts = torch.arange(0, len(logits), BLOCK)

@@ -1,4 +1,4 @@
-"""The LSTM cell in fewer passes over memory: a backward pass by hand, loops and kernels."""
+"""The LSTM cell in fewer passes over memory: a hand-written backward pass, loops and kernels."""
 
 import torch
 from jaxtyping import Float
@@ -88,5 +88,6 @@ class _Fused(torch.autograd.Function):
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """tanh(x), computed as 2 sigmoid(2 x) - 1: several times as fast on CPUs. The error is that of rounding near 1."""
+    """Return tanh(x), computed as 2 sigmoid(2 x) - 1: several times as fast on CPUs, with an error of rounding near
+    1."""
     return 2 * (2 * x).sigmoid() - 1

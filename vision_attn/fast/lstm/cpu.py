@@ -16,7 +16,8 @@ def update(
     third: Float[Tensor, "N gates"] | None,
     cell: Float[Tensor, "N H"],
 ) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"], Float[Tensor, "N H"]]:
-    """The activated gates, h_t and c_t, in float32. The gates' pre-activations are the sum of one to three tensors."""
+    """Return the activated gates, h_t and c_t, in float32. The gates' pre-activations are the sum of one to three
+    tensors."""
     gates = first if second is None else first + second
     gates = (gates if third is None else gates + third).float().contiguous()
     cell = cell.contiguous()
@@ -33,7 +34,8 @@ def gradients(
     new_cell: Float[Tensor, "N H"],
     half: bool,
 ) -> tuple[Float[Tensor, "N gates"], Float[Tensor, "N H"]]:
-    """The gradients of the gates' pre-activations and of c_{t-1}, given those of h_t and c_t. All are float32."""
+    """Return the gradients of the gates' pre-activations and of c_{t-1}, given the gradients of h_t and c_t. All are
+    float32."""
     cell = cell.contiguous()
     grad_hidden = torch.zeros_like(cell) if grad_hidden is None else grad_hidden.contiguous()
     grad_cell = torch.zeros_like(cell) if grad_cell is None else grad_cell.contiguous()

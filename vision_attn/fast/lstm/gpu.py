@@ -15,7 +15,7 @@ BLOCK = 256
 
 @operation("lstm_update")
 def update(first: Tensor, second: Tensor | None, third: Tensor | None, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The activated gates (N, 4 H), h_t and c_t (N, H), in the dtype of the cell.
+    """Return the activated gates (N, 4 H), h_t and c_t (N, H), in the dtype of the cell.
 
     The gates' pre-activations (N, 4 H) are the sum of one to three tensors, of any precision.
     """
@@ -31,7 +31,7 @@ def update(first: Tensor, second: Tensor | None, third: Tensor | None, cell: Ten
 def gradients(
     grad_hidden: Tensor | None, grad_cell: Tensor | None, activated: Tensor, cell: Tensor, new_cell: Tensor, half: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates' pre-activations, in bfloat16 if `half`, and of c_{t-1}."""
+    """Return the gradients of the gates' pre-activations, in bfloat16 if `half`, and of c_{t-1}."""
     N, H = cell.shape
     grad_gates = activated.new_empty(N, 4 * H, dtype=torch.bfloat16 if half else activated.dtype)
     grad_before = cell.new_empty(N, H)

@@ -41,7 +41,8 @@ class FastDRAW(OverTime, DRAW):
 
 
 class Afterwards(InLoop, nn.Module):
-    """A network in a loop whose inputs need no gradient: on a GPU its weights get theirs after all time steps."""
+    """A network in a loop whose inputs need no gradient. On a GPU, the gradients of its weights are computed after all
+    time steps."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         loop, weights = self.loop, self.parameters()

@@ -1,4 +1,5 @@
-"""Recurrent captioners whose loop computes only the captions that still have a word, as packed rows (`ragged`)."""
+"""Fast versions of recurrent captioners: a time step computes only the captions that still have a word, as packed rows
+(`ragged`)."""
 
 import torch
 from jaxtyping import Float, Int
@@ -105,15 +106,15 @@ class Packed(ragged.HasRows, RecurrentCaptioner):
     def step(
         self, word: Int[Tensor, "B R"], state: Nested, memory: RecurrentMemory
     ) -> tuple[Tensor, Nested, AttentionMap]:
-        """Cast, on a GPU, an input that several layers read once."""
+        """Perform `step` with, on a GPU, a single cast of an input that several layers read."""
         if not word.is_cuda:
             return super().step(word, state, memory)
         with over_time(self):
             return super().step(word, state, memory)
 
     def from_words(self, words: Int[Tensor, "N"], embedded: Float[Tensor, "N E"]) -> Float[Tensor, "N gates"]:
-        """The words' part of the LSTM's input, `word_to_lstm(embedded)`: on a CPU computed once for each different
-        word, where most words occur several times."""
+        """Return the term of the words in the LSTM's input, `word_to_lstm(embedded)`. On a CPU it is computed once for
+        each different word, if most words occur several times."""
         if words.device.type == "cpu":
             different, number = words.unique(return_inverse=True)
             if 2 * len(different) < len(words):  # F.embedding adds its gradients fast, and in float32
@@ -144,14 +145,14 @@ class FusedOutput(RecurrentCaptioner):
 def tanh_of_sum(
     a: Float[Tensor, "*rows D"], b: Float[Tensor, "*rows D"], c: Float[Tensor, "*rows D"]
 ) -> Float[Tensor, "*rows D"]:
-    """tanh(a + b + c); on a GPU by one kernel, in the precision of the products that follow."""
+    """Return tanh(a + b + c); on a GPU by one kernel, in the precision of the following products."""
     if a.shape == b.shape == c.shape and (kernels := fast_version("pointwise", a, b, c)):
         return kernels.TanhOfSum.apply(a, b, c, product_dtype(a))
     return (a + b + c).tanh()
 
 
 def gated(gate: Float[Tensor, "*rows G"], x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-    """sigmoid(gate) x, with one gate for a row or for each feature; on a GPU by one kernel."""
+    """Return sigmoid(gate) x, with one gate for each row or each feature; on a GPU by one kernel."""
     kernels = fast_version("pointwise", gate, x)
     if kernels and gate.shape[-1] in (1, x.shape[-1]) and x.shape[-1] <= kernels.MOST:
         return kernels.Gated.apply(gate, x)
@@ -171,7 +172,7 @@ class FastRNNsearch(FusedOutput, Packed, RNNsearch):
 
 
 def packed(state: Nested) -> Nested:
-    """The state of a loop over given words, whose hidden states and cells are packed rows."""
+    """Return the state of a loop over given words, whose hidden states and cells are packed rows."""
     *recurrent, carry, seen_before = state
     return type(state)(*map_tensors(lambda tensor: tensor.flatten(0, 1), recurrent), carry, seen_before)
 
@@ -187,7 +188,7 @@ def leading(state: Nested, step: ragged.PackedStep) -> Nested:
 
 
 def longest_first(words: Int[Tensor, "B R T"]) -> tuple[Int[Tensor, "B"], Int[Tensor, "B R"]]:
-    """The order in which captioners run fastest (`ragged`): images by their longest caption, and the captions of
+    """Return the order in which captioners run fastest (`ragged`): images by their longest caption, and the captions of
     each image, in the new order, longest first."""
     lengths = (words != PAD).sum(dim=-1)
     image = lengths.amax(dim=1).argsort(descending=True, stable=True)
@@ -195,7 +196,10 @@ def longest_first(words: Int[Tensor, "B R T"]) -> tuple[Int[Tensor, "B"], Int[Te
 
 
 def in_order(caption: Caption, image: Int[Tensor, "B"], row: Int[Tensor, "B R"], runs: int) -> Caption:
-    """Undo the order that `longest_first` returned; each row of it was run `runs` times."""
+    """Undo the order that `longest_first` returned.
+
+    runs: the number of runs of each row.
+    """
     image = image.argsort()
     row = row.argsort(dim=1)[image]
     row = (row[..., None] * runs + torch.arange(runs, device=row.device)).flatten(1)

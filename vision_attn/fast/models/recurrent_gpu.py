@@ -18,7 +18,7 @@ MOST = 8192
 
 @operation("tanh_of_sum")
 def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
-    """tanh(a + b + c) of tensors of one shape and any precision, computed in float32, in `dtype`."""
+    """Return tanh(a + b + c) of tensors of one shape and any precision, computed in float32, in `dtype`."""
     output = torch.empty_like(a, dtype=dtype, memory_format=torch.contiguous_format)
     tensors = *(tensor.contiguous() for tensor in (a, b, c)), output
     launch(_tanh_of_sum, (triton.cdiv(a.numel(), BLOCK),), *tensors, a.numel(), BLOCK)
@@ -27,7 +27,7 @@ def tanh_of_sum(a: Tensor, b: Tensor, c: Tensor, dtype: torch.dtype) -> Tensor:
 
 @operation("gated")
 def gated(gate: Tensor, x: Tensor) -> Tensor:
-    """sigmoid(gate) x of rows x (N, D) and gates (N, 1) or (N, D), in the dtype of x."""
+    """Return sigmoid(gate) x of rows x (N, D) and gates (N, 1) or (N, D), in the dtype of x."""
     (N, D), output = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
     block = triton.next_power_of_2(D)
     launch(_gated, (N,), gate.contiguous(), x.contiguous(), output, D, gate.shape[1], block)
@@ -36,7 +36,7 @@ def gated(gate: Tensor, x: Tensor) -> Tensor:
 
 @operation("gated_gradients")
 def gated_gradients(grad: Tensor, gate: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates and of x."""
+    """Return the gradients of the gates and of x."""
     N, D = x.shape
     by_gate, by_x = (torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (gate, x))
     tensors = *(tensor.contiguous() for tensor in (grad, gate, x)), by_gate, by_x

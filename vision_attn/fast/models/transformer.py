@@ -1,4 +1,4 @@
-"""A Transformer with fewer kernels of a GPU."""
+"""A Transformer without padding, and with fewer GPU kernels."""
 
 import torch
 from jaxtyping import Float, Int
@@ -15,8 +15,8 @@ from vision_attn.models.transformer import Transformer, _real
 
 
 class FastTransformer(ragged.HasRows, Transformer):
-    """`Transformer` of the words of each image alone, without padding; on a GPU with weights cast once, and the keys
-    and values of all layers by one product."""
+    """`Transformer` without padding after the words of each image. On a GPU, weights are cast once, and one product
+    computes the keys and values of all layers."""
 
     def forward(self, regions: Float[Tensor, "B L D"], words: Int[Tensor, "B R T"]) -> Caption:
         if torch.compiler.is_compiling():
@@ -51,7 +51,7 @@ class FastTransformer(ragged.HasRows, Transformer):
         return list(zip(by_layer[::number], by_layer[number - 1 :: number], strict=True))
 
     def _visible(self, row: Int[Tensor, "B Q"], time: Int[Tensor, "B Q"]) -> Tensor:
-        """The mask that a GPU's kernel adds to scores, computed once for all layers."""
+        """Return the mask that a GPU's kernel adds to scores, computed once for all layers."""
         visible = super()._visible(row, time)
         if not is_cuda(row):
             return visible

@@ -9,8 +9,8 @@ from vision_attn.layers.precision import product_dtype
 
 
 class FastPreNorm(PreNorm):
-    """`PreNorm`. Under autocast on a GPU its output is in the precision of the linear layers that read it, rounded
-    once, in place of a cast before each of them."""
+    """`PreNorm`. Under autocast on a GPU, its output already has the precision of the linear layers that read it,
+    instead of being cast before each of them."""
 
     def forward(self, input: Float[Tensor, "*rows H"]) -> Float[Tensor, "*rows H"]:
         dtype, kernels = product_dtype(input), fast_version("norm", input, self.weight)

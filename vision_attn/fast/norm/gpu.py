@@ -35,7 +35,8 @@ class Normalised(torch.autograd.Function):
 
 @operation("normalise")
 def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Rows x (N, H) in float32, normalised, in `dtype`; and (N, 2), the mean of each row and 1 / standard deviation."""
+    """Return the normalised rows of x (N, H), which is float32, in `dtype`; and (N, 2), the mean and 1 / standard
+    deviation of each row."""
     outputs = _outputs(x, dtype)
     tensors = x.contiguous(), weight.contiguous(), bias.contiguous(), *outputs
     launch(_normalise, (len(x),), *tensors, x.shape[1], eps, triton.next_power_of_2(x.shape[1]))
@@ -44,7 +45,7 @@ def normalise(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.
 
 @operation("normalise_gradients")
 def gradients(grad: Tensor, x: Tensor, weight: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and (P, 2, H), parts of those of the weight and of the bias."""
+    """Return the gradient of x, and (P, 2, H), parts of those of the weight and of the bias."""
     (N, H), of_x = x.shape, torch.empty_like(x, memory_format=torch.contiguous_format)
     partial_sums = x.new_empty(min(N, PARTS), 2, H)
     tensors = grad.contiguous(), x.contiguous(), weight.contiguous(), moments, of_x, partial_sums

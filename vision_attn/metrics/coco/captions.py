@@ -33,7 +33,8 @@ FAMILIES = {
     "spice": ("SPICE",),
 }
 MAX_WORDS, MAX_CHARACTERS = 300, 100
-"""Longer captions and words are cut to this length: METEOR needs minutes for captions a few times as long."""
+"""The largest number of words of a caption, and of characters of a word; longer ones are cut. METEOR needs minutes for
+captions a few times as long."""
 METRICS = tuple(name for names in FAMILIES.values() for name in names)
 """The names of all metrics, in the order of tables."""
 ENGLISH = ("METEOR", "SPICE")
@@ -70,14 +71,16 @@ def caption_metrics(
 ) -> Report:
     """Score one candidate caption per image against the image's references.
 
-    names: a selection from METRICS; None selects all, but SPICE only if its files exist. METEOR is by far the slowest,
-    so for validation select BLEU-4 and CIDEr. time_limit: in seconds, for the tokenizer and for each metric. References
-    of images without a candidate are ignored (CIDEr depends on the set of images). References without words are left
-    out, and so are images without other references; the notes count both.
+    names: a selection from METRICS; None: all, but SPICE only if its files exist. METEOR is by far the slowest, so for
+    validation select BLEU-4 and CIDEr.
+    split: splits captions into words; None: COCO's tokenizer.
+    time_limit: in seconds, for the tokenizer and for each metric.
+    language: the language of the whole data set, from `metrics.function_words.language_of`; None: that of all
+        `references`.
 
-    METEOR and SPICE only know English: without `names` they are left out, with a note, if references are in another
-    language or `split` makes their words. language: that of a whole data set, from
-    `metrics.function_words.language_of`; None for that of all `references`.
+    References of images without a candidate are ignored (CIDEr depends on the set of images). References without words
+    are left out, and so are images without other references; the notes count both. METEOR and SPICE only know English:
+    without `names` they are left out, with a note, if references are in another language or `split` is given.
 
     Raises UserError for an unknown name, no candidates, a candidate without references, or references without a single
     word.
@@ -160,11 +163,13 @@ def check(candidates: Mapping[Any, str], references: Mapping[Any, Sequence[str]]
 
 
 def write_tokens(tokens: Sequence[str], counts: Sequence[int], folder: Path) -> tuple[list[bool], list[str]]:
-    """Write tokens.json for the scorers. Returns for each image whether it is scored, and notes.
+    """Write tokens.json for the scorers. Return for each image whether it is scored, and notes.
 
-    tokens: all candidates, then all references, tokenised. counts: the number of references of each image. Empty
-    references are left out (they would credit an empty candidate, and METEOR reads fields by position), and so are
-    images without other references. Long captions are cut.
+    Empty references are left out (they would credit an empty candidate, and METEOR reads fields by position), and so
+    are images without other references. Long captions are cut.
+
+    tokens: all candidates, then all references, tokenised.
+    counts: the number of references of each image.
     """
     cut = [shortened(caption) for caption in tokens]
     num_cut = sum(short != caption for short, caption in zip(cut, tokens, strict=True))

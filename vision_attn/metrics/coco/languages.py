@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 
 LONG = 4
-"""The number of letters from which on a caption of one word may be a sentence."""
+"""A caption of a single word with at least this number of letters may be a sentence."""
 
 
 def unsegmented(captions: Sequence[str]) -> list[str]:

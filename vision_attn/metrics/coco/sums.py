@@ -1,5 +1,4 @@
-"""Compute corpus metrics of captions from sums over images, and their intervals: how far a metric moves with other
-images.
+"""Compute corpus metrics of captions from sums over images, and their confidence intervals over images.
 
     report = caption_metrics(candidates, references)
     estimates(report)["CIDEr"].interval()  # low, high

@@ -1,4 +1,4 @@
-"""Draw figures of charts: curves and metrics of runs, and the faithfulness of maps."""
+"""Draw figures for papers that consist of charts: curves and metrics of runs, and the faithfulness of maps."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -24,7 +24,7 @@ DASHES = "-", "--", "-.", ":"
 
 
 def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> PaperFigure:
-    """Draw a small chart for each name, with a curve for each run against the step, and one legend. Raises UserError
+    """Draw a small chart for each metric, with a curve for each run against the step, and one legend. Raises UserError
     without curves."""
     if not curves:
         raise UserError("these runs have no metrics.jsonl, so there are no curves to draw")
@@ -38,7 +38,8 @@ def curves_figure(curves: Mapping[str, Mapping[str, Curve]], paper: Paper) -> Pa
 
 
 def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> PaperFigure:
-    """Draw a small chart for each name, with a bar for each run, whose label begins with its number, and one legend."""
+    """Draw a small chart for each metric, with a bar for each run, and one legend. The labels of runs begin with a
+    number, which names their bars."""
     with drawing(paper):
         figure, charts, _, runs = _small_charts(numbers, paper)
         for axes, some in zip(charts, numbers.values(), strict=True):
@@ -54,8 +55,8 @@ def bars_figure(numbers: Mapping[str, Mapping[str, float]], paper: Paper) -> Pap
 def _small_charts(
     measured: Mapping[str, Mapping[str, Any]], paper: Paper
 ) -> tuple[PaperFigure, list[Axes], int, list[str]]:
-    """Return a figure with an empty titled chart for each name in a grid, the charts, the number of columns, and the
-    names of runs."""
+    """Return a figure with an empty titled chart for each metric, these charts, the number of columns, and the names of
+    runs."""
     runs = list(dict.fromkeys(run for chart in measured.values() for run in chart))
     columns = min(len(measured), max(1, round(paper.width / CHART[0])))
     figure, charts = _charts(paper, ceil(len(measured) / columns), columns, runs)
@@ -68,8 +69,11 @@ def _small_charts(
 
 
 def measured_figure(numbers: Mapping[str, Any], model: str, paper: Paper) -> PaperFigure:
-    """Draw the gain of each method with its interval, and the mean curves of deletion and insertion. numbers: see
-    `vision_attn.faithfulness.report.all_numbers`."""
+    """Draw the gain of each method with its interval, and the mean curves of deletion and insertion.
+
+    numbers: see `vision_attn.faithfulness.report.all_numbers`.
+    model: the name of the model, for the title.
+    """
     names = sorted(numbers["methods"], key=lambda name: numbers["methods"][name]["gain"])
     lines = [*reversed(names), "random"]
     steps = numbers["settings"]["steps"]

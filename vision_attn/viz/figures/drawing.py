@@ -25,7 +25,7 @@ DATELESS: dict[str, dict[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {
 """The metadata of a file without its date, so that the same figure gives the same file, as version control needs."""
 
 _DRAWING = RLock()
-"""A lock, since settings of matplotlib belong to the whole process."""
+"""Held while drawing, since settings of matplotlib belong to the whole process."""
 
 STYLE = {name: value for name, value in rcParamsDefault.items() if not name.startswith(("backend", "interactive"))}
 STYLE |= {
@@ -40,7 +40,8 @@ STYLE |= {
 
 @contextmanager
 def drawing(paper: Paper) -> Iterator[None]:
-    """Draw in the style of this paper within this context, whatever the user's own style is; other threads wait."""
+    """Context manager: set matplotlib's style to that of this paper, whatever the user's own style is. Other threads
+    wait."""
     style: Any = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), paper.ink)
     style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), paper.ground)
     with _DRAWING, rc_context(STYLE | style | {"axes.edgecolor": paper.quiet, "grid.color": paper.quiet}):
@@ -48,7 +49,7 @@ def drawing(paper: Paper) -> Iterator[None]:
 
 
 class PaperFigure(Figure):
-    """A figure of matplotlib. Its `savefig` keeps text as text, and the colours of its paper."""
+    """A figure of matplotlib whose `savefig` keeps text as text, and the colours of its paper."""
 
     def __init__(self, paper: Paper, height: float | int = 1.0, **options: Any) -> None:
         self.paper = paper
@@ -62,12 +63,12 @@ class PaperFigure(Figure):
 
 
 class Letters(Typeface):
-    """The typeface that a figure writes a text in: matplotlib's, or an installed one for letters that it lacks."""
+    """The typeface for a text in a figure: matplotlib's, or an installed one if that lacks letters of the text."""
 
     FIRST = str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"))
 
     def width(self, text: str, size: float | int) -> float | int:
-        """Return the width in points, not rounded to pixels of a screen, as Pillow does at small sizes."""
+        """Return the width in points. It is not rounded to pixels of a screen, as Pillow does at small sizes."""
         return super().width(text, LARGE) * size / LARGE
 
     def size(self, text: str, size: float | int, room: float | int) -> float | int:

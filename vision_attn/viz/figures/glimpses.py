@@ -1,4 +1,4 @@
-"""Draw figures of RAM's glimpses, DRAW's reads, and DRAW's drawings."""
+"""Draw figures for papers of RAM's glimpses, DRAW's reads, and DRAW's drawings."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -30,7 +30,7 @@ STEPS = 8
 
 def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure:
     """Draw each image with the path of its glimpses, then the pixels of each glimpse, with the likeliest class after
-    it. Raises UserError if the shapes of a trace do not fit each other."""
+    this glimpse. Raises UserError if the shapes of a trace do not fit each other."""
     lines: list[PanelRow] = []
     for trace in map(checked, traces):
         size = 6.0 if len(traces) == 1 else 4.0
@@ -42,12 +42,12 @@ def glimpses_figure(traces: Sequence[GlimpseTrace], paper: Paper) -> PaperFigure
 
 
 def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
-    """Draw two rows for each image: the window of each time step, and below it the pixels read, with the most likely
-    class after it."""
+    """Draw two rows for each image: the window of each time step, and below it the pixels read, with the likeliest
+    class after this time step."""
     lines: list[PanelRow] = []
     for trace in traces:
         value, said = (tensor.tolist() for tensor in trace.probabilities.max(dim=1))
-        named = partial(_named, names=trace.names)
+        named = partial(_class_name, names=trace.names)
         answer = f"said {named(said[-1])}, p {value[-1]:.2f}"
         if trace.label is not None:
             answer += ": right" if trace.label == said[-1] else f": wrong, it is {named(trace.label)}"
@@ -63,7 +63,10 @@ def reads_figure(traces: Sequence[ReadTrace], paper: Paper) -> PaperFigure:
 
 
 def answers_figure(answers: Sequence[tuple[Image.Image, str, str]], paper: Paper) -> PaperFigure:
-    """Draw the images of a model that sees each as a whole, with title and answer."""
+    """Draw images with titles and answers, for a model that sees whole images.
+
+    answers: the picture, the title and the answer of each image.
+    """
     panels = [FigurePanel(picture, title, answer) for picture, title, answer in answers]
     aspect = sum(panel.picture.width / panel.picture.height for panel in panels) / len(panels)
     return drawn(wrapped(panels, columns_of(len(panels), aspect, paper)), paper)
@@ -137,7 +140,8 @@ def _window(box: Float[Tensor, "4"], sigma: Float[Tensor, ""], image: Float[Tens
 
 
 def _framed(axes: Axes, box: list[float], across: float | int, down: float | int, colour: str) -> None:
-    """Draw a frame whose line reaches `across` and `down` to both sides of `box`, and is never too thin to be seen."""
+    """Draw a frame on `box` whose line extends by `across` and `down` to both sides, and is never too thin to be
+    seen."""
     x0, y0, x1, y1 = box
     outer = [(x0 - across, y0 - down), (x1 + across, y0 - down), (x1 + across, y1 + down), (x0 - across, y1 + down)]
     inner = [(x0 + across, y0 + down), (x0 + across, y1 - down), (x1 - across, y1 - down), (x1 - across, y0 + down)]
@@ -147,5 +151,5 @@ def _framed(axes: Axes, box: list[float], across: float | int, down: float | int
     axes.add_patch(PathPatch(shape, facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.75))
 
 
-def _named(number: int, names: Sequence[str]) -> str:
+def _class_name(number: int, names: Sequence[str]) -> str:
     return names[number] if names else str(number)

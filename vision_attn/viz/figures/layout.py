@@ -1,5 +1,5 @@
-"""Lay out panels in rows: pictures of one width, each with a line above and a note below, on a page whose height
-follows."""
+"""Lay out the panels of a figure in rows: pictures of one width, with titles above and notes below. The height of the
+figure follows."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -32,17 +32,17 @@ BAR = 1.7, 0.08
 """The width and height of a colour bar, in inches."""
 
 HIGHEST = 100
-"""The largest height of a figure, in inches: a PDF of Acrobat ends at 200, a PNG of matplotlib at 65,536 dots."""
+"""The largest height of a figure, in inches. Acrobat limits a PDF to 200 inches, matplotlib a PNG to 65,536 dots."""
 
 FRAME = 1.5
 """The largest height of the text above and below the panels, in inches."""
 
 Mark = Callable[[Axes], object]
-"""A function that draws on a panel, whose coordinates are those of the picture, from -1 to 1."""
+"""A function that draws on a panel, in coordinates from -1 to 1 of the picture."""
 
 
 class FigurePanel(NamedTuple):
-    """A picture of a figure."""
+    """A picture in a figure, with its texts."""
 
     picture: Image.Image
     title: str = ""
@@ -53,7 +53,7 @@ class FigurePanel(NamedTuple):
 
 
 class PanelRow(NamedTuple):
-    """Panels side by side, under a title; None is an empty place."""
+    """Panels side by side, below a title; None is an empty place."""
 
     panels: Sequence[FigurePanel | None]
     title: str = ""
@@ -88,8 +88,10 @@ def width_of(columns: int, paper: Paper) -> float:
 
 
 def fitting(rows: Sequence[Sequence[PanelRow]], paper: Paper) -> list[PanelRow]:
-    """Return the lines of the rows, one row for each image, that a figure has room for, at least of the first. Says how
-    many."""
+    """Return the lines of as many rows as the figure has room for, at least the first. Logs how many are left out.
+
+    rows: the lines of each row; there is one row for each image.
+    """
     columns = max(len(line.panels) for row in rows for line in row)
     with drawing(paper):
         page = _Page(paper, TALLEST)
@@ -116,8 +118,12 @@ def drawn(
     foot: str = "",
     tallest: float | int = TALLEST,
 ) -> PaperFigure:
-    """Draw lines of panels; the longest line decides the width of all panels. heads: texts above the columns. foot: a
-    text below all, beside the colour bar."""
+    """Draw lines of panels; the longest line decides the width of all panels.
+
+    heads: texts above the columns.
+    foot: a text below all panels, beside the colour bar.
+    tallest: the largest height of a panel for a width of 1.
+    """
     columns = max(len(line.panels) for line in lines)
     number = sum(panel is not None for line in lines for panel in line.panels)
     with drawing(paper):
@@ -147,7 +153,7 @@ class _Heights(NamedTuple):
 
 
 class _Page:
-    """A page that is filled from the top down, in inches; its height is known at the end."""
+    """A page that is filled from top to bottom, in inches; its height is known at the end."""
 
     def __init__(self, paper: Paper, tallest: float | int) -> None:
         self.paper, self.figure, self.top, self.tallest = paper, PaperFigure(paper), MARGIN, tallest
@@ -168,8 +174,11 @@ class _Page:
         below: float | int = 0.0,
         right: bool = False,
     ) -> None:
-        """Write a line with its top `below` the current one, all in inches. A text wider than `room` is written
-        smaller, then cut."""
+        """Write a line of text, in a smaller size, then cut, if it is wider than `room`. Lengths are in inches.
+
+        x: the left end of the line, or the right end if `right`.
+        below: the distance from the current height down to the top of the line.
+        """
         if text:
             letters, baseline = Letters(text), self.top + below + size / 72
             size = letters.size(text, size, room)
@@ -184,7 +193,7 @@ class _Page:
             self._texts.append((self.figure.text(0, 0, kept, **options), place, baseline))
 
     def paragraph(self, text: str, size: float | int, colour: str) -> None:
-        """Write lines over the whole width, and go down."""
+        """Write a text over the whole width, and move down."""
         room = self.paper.width - 2 * MARGIN
         for line in Letters(text).wrapped(text, size, 72 * room) if text else ():
             self.write(line, size, MARGIN, room, colour)
@@ -192,7 +201,7 @@ class _Page:
         self.down(0.04 * bool(text))
 
     def line(self, panels: Sequence[FigurePanel | None], width: float | int, number: int) -> None:
-        """Draw panels side by side, and go down."""
+        """Draw panels side by side, and move down."""
         heights = self.heights(panels, width)
         above, tall, _ = heights
         for column, panel in enumerate(panels):

@@ -1,4 +1,5 @@
-"""Draw figures of maps: all words of one picture, or rows of pictures with columns of words, methods or models."""
+"""Draw figures for papers of maps: all words of one picture, or rows of pictures with columns of words, methods or
+models."""
 
 import math
 from collections.abc import Sequence
@@ -44,19 +45,20 @@ SCALED: dict[Scale, str] = {"own": "share of each map's largest weight", "one": 
 ROOM = 0.95
 """The smallest width of a panel, in inches, at which each map stands beside its overlay, unless `maps` decides."""
 STRIP = 3
-"""The aspect from which on pictures, such as films and lines of text, stand one below the other."""
+"""Pictures with at least this width to height, such as films and lines of text, stand one below the other."""
 
 
 class Options(NamedTuple):
     """The options of a figure of maps."""
 
     words: str | Sequence[str] | None = None
-    """The words to show, as columns. None: all of one picture; of several, the sharpest word, or few texts to match."""
+    """The words to show, as columns. None: all words of one picture; for several pictures, the word with the sharpest
+    map, or the texts if there are few texts to match."""
     overlay: View = VIEW
     scale: Scale = "own"
     """Whether full colour is the largest weight of each map, or of all maps of the figure."""
     maps: bool | None = None
-    """Whether each map also stands beside its overlay, in rows of pictures. None: if there is room."""
+    """Whether, in rows of pictures, each map also stands beside its overlay. None: if there is room."""
 
 
 class _Map(NamedTuple):
@@ -77,14 +79,17 @@ class _Map(NamedTuple):
 
     @property
     def numbers(self) -> list[str]:
-        """Return its probability, and its largest share."""
+        """Return the probability of the word and the largest share of its map, as texts."""
         sure = [] if self.probability is None else [f"p {self.probability:.2f}"]
         return [*sure, f"max {self.most:.2g}{' (even)' * self.even}"]
 
 
 def caption_figure(item: PageItem, paper: Paper, options: Options, origin: str = "") -> PaperFigure:
-    """Draw the picture, and an overlay for each of its words. origin: the model and the method, for the foot. Raises
-    UserError if the words, maps and log-probabilities of the item differ in number."""
+    """Draw the picture, and an overlay for each of its words. Raises UserError if the words, maps and log-probabilities
+    of the item differ in number.
+
+    origin: the model and the method, for the foot.
+    """
     maps = _maps(item)
     picture = _photograph(item, "picture" if maps else "")
     most = max((mapped.most for mapped in maps), default=0.0)
@@ -105,11 +110,16 @@ def rows_figure(
     labels: Sequence[str] = ("",),
     origin: str = "",
 ) -> PaperFigure:
-    """Draw a row for each photograph: the photograph, and its map and overlay for each word and each of `labels`, such
-    as methods; each photograph has an item for each label. titles: the titles of rows.
+    """Draw a row for each photograph: the photograph, then map and overlay for each word and each label.
 
-    Rows without any of the words, words without any row, and rows that do not fit are left out, and a line says so. If
-    a row lacks one of the words, each panel has its word above it, without gaps. Raises UserError if nothing is left.
+    rows: the items of each photograph, one for each label.
+    titles: the titles of rows.
+    labels: the names of methods or models that are compared.
+    origin: the model and the method, for the foot.
+
+    Rows without any of the words, words that no row has, and rows that do not fit are left out, and a logged line says
+    so. If a row lacks one of the words, its panels close the gap, and each panel has its word above it. Raises
+    UserError if nothing is left.
     """
     words = said(options.words, rows) if options.words else _common(list(chain(*rows)))
     table = [[_chosen(item, words) for item in items] for items in rows]
@@ -152,7 +162,7 @@ def rows_figure(
 
 
 def said(words: str | Sequence[str], rows: Sequence[Sequence[PageItem]]) -> list[str]:
-    """Return those of `words` that the captions have. Says which ones they lack; raises UserError if they lack all."""
+    """Return the `words` that the captions have. Logs the others; raises UserError if all are missing."""
     words = [words] if isinstance(words, str) else words
     there = {shown(word).casefold() for word in chain.from_iterable(item.words for item in chain(*rows))}
     missing = [word for word in words if word.casefold() not in there]
@@ -169,14 +179,15 @@ def _quoted(words: Sequence[str], between: str = ", ") -> str:
 
 
 def _common(items: Sequence[PageItem]) -> list[str] | None:
-    """Return the words of all items if they are no captions and the same few, as texts to match are; None otherwise."""
+    """Return the words if all items have the same few, like texts to match, and are no captions; else None."""
     first = list(items[0].words)
     same = all(item.content is None and list(item.words) == first for item in items)
     return first if same and 1 < len(first) <= 4 else None
 
 
 def _chosen(item: PageItem, words: Sequence[str] | None) -> list[_Map | None]:
-    """Return the maps of an item for these words, None for a missing one; without words that of its sharpest word."""
+    """Return the maps of an item for these words, None for a missing word; if `words` is None, the map of its sharpest
+    word."""
     maps = _maps(item)
     if words is None:
         if not maps:
@@ -260,8 +271,11 @@ def _full(mapped: _Map, options: Options, most: float | int) -> float:
 
 
 def _bar(options: Options, most: float | int, pairs: bool = False) -> FigureBar | None:
-    """Return the colour bar: that of a page, over grey, or that of maps by themselves if they stand beside overlays
-    (`pairs`). Contours alone have none. Raises UserError for an unknown view or scale."""
+    """Return the colour bar; None for contours alone. Raises UserError for an unknown view or scale.
+
+    pairs: whether maps stand beside overlays, and have the colours of maps without a picture; else colours are shown
+        over grey, as on pages.
+    """
     check_view(options.overlay)
     check_scale(options.scale)
     if options.overlay == "contours" and not pairs:
@@ -279,7 +293,8 @@ def _boxed(axes: Axes, box: Box, colour: str = "#ffb454") -> None:
 
 
 def _foot(maps: Sequence[_Map], items: Sequence[PageItem], options: Options, origin: str, pairs: bool = False) -> str:
-    """Return the foot: the model and method, the share of an even map if all maps have one size, what outlines are."""
+    """Return the foot: the model and method, the share of a uniform map if all maps have one size, and the meaning of
+    outlines."""
     told = [origin] if origin else []
     if not maps:
         return "".join(told)

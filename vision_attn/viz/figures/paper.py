@@ -1,5 +1,5 @@
-"""`Paper`, on which a figure is drawn: its width in inches, its dots per inch, and whether it is dark. Importing this
-file does not import matplotlib."""
+"""`Paper`, the format of a figure: its width in inches, its dots per inch, and whether it is dark. Importing this file
+does not import matplotlib."""
 
 import math
 from pathlib import Path
@@ -17,8 +17,8 @@ WIDTH, DPI = 6.5, 300
 LARGEST = 50, 2400
 """The largest width and dots per inch."""
 PIXELS = 550_000
-"""The number of pixels of all pictures in a PDF or SVG together, unless `dpi` is given. Each pixel takes 2 to 3 bytes,
-since pictures are stored without loss, and a file should stay below 2 MB."""
+"""The largest total number of pixels of the pictures in a PDF or SVG, unless `dpi` is given. Pixels are stored without
+loss, in 2 to 3 bytes each, and a file should stay below 2 MB."""
 
 
 class Paper(NamedTuple):
@@ -57,8 +57,12 @@ class Paper(NamedTuple):
         return self
 
     def fitted(self, picture: Image.Image, inches: float | int, number: int) -> Image.Image:
-        """Resize `picture`, one of `number` pictures, to the pixels that it needs at a width of `inches`. A photograph
-        is not enlarged; small pictures keep sharp pixel edges."""
+        """Resize a picture to the pixels that it needs. A photograph is not enlarged; small pictures keep sharp pixel
+        edges.
+
+        inches: its width in the figure.
+        number: the number of pictures in the figure.
+        """
         aspect = picture.width / picture.height
         width = inches * (self.dpi or DPI)
         if self.dpi is None:

@@ -1,11 +1,11 @@
-"""Sign a figure in its last line, by which the package recognises a file that it wrote and that has not changed
+"""Sign a figure in its last line, so that the package recognises a figure that it wrote and that has not been changed
 since."""
 
 import hashlib
 from pathlib import Path
 
 LINES = {".pdf": "%% vision-attn {}\n", ".svg": "<!-- vision-attn {} -->\n", ".png": "vision-attn {}\n"}
-"""The line by the ending of a figure. In a PDF and an SVG it is a comment; readers of PNG ignore bytes after the
+"""The last line of a figure, by its ending. In a PDF and an SVG it is a comment; readers of PNG ignore bytes after the
 picture."""
 
 
@@ -17,7 +17,7 @@ def sign(file: Path, ending: str) -> None:
 
 
 def is_signed(file: Path) -> bool:
-    """Return whether a file is a figure as this package wrote it."""
+    """Return whether a file is a figure that this package wrote and that has not been changed since."""
     ending, content = file.suffix.lower(), file.read_bytes()
     figure = content[: -len(_line(b"", ending))]
     return content == figure + _line(figure, ending)

@@ -1,1 +1,1 @@
-"""Draw maps over pictures: their views and their scales."""
+"""Draw attention maps over pictures, in four views and with two scales."""

@@ -1,5 +1,4 @@
-"""The constants with which pages draw the views of maps by `templates/overlay.js` as `views.py` draws them in
-pictures."""
+"""The constants that `templates/overlay.js` needs to draw maps on pages as `views.py` draws them in pictures."""
 
 from typing import Any
 
@@ -23,7 +22,7 @@ def gradient() -> str:
 
 
 def constants() -> dict[str, Any]:
-    """Return the values that `templates/overlay.js` and the styles of pages need to draw the same views."""
+    """Return the constants for `templates/overlay.js` and the styles of pages, by name."""
     return {
         "ramp": RAMP, "gradient": gradient(), "line": LINE, "opacity": OPACITY, "held": SHARES, "outside": OUTSIDE,
         "veil": VEIL, "dim": DIM, "pale": PALE,

@@ -1,4 +1,5 @@
-"""Compute the scale of a map: the share of the weight in each region and at each pixel, and the end of the scale."""
+"""Convert the weights of a map to shares, interpolate them at pixels, and compute the end of the colour scale and the
+levels of contours."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -14,7 +15,7 @@ Scale = Literal["own", "one"]
 """Where the scale of a word ends: at its own largest weight, or at the largest of all words."""
 
 SHARES = (0.5, 0.9)
-"""The shares of the weight that contours hold. The line of the first is twice as thick."""
+"""The shares of the weight within contours. The line of the first is twice as thick."""
 
 
 def check_scale(scale: str) -> None:
@@ -30,7 +31,7 @@ def weights(alpha: Float[Tensor, "T *map"]) -> Float[Tensor, "T *map"]:
 
 
 def shares(alpha: Float[Tensor, "T *map"]) -> Float[Tensor, "T *map"]:
-    """Return the share of each region in its map: `weights` whose sum is 1, or 0 for a map of zeros."""
+    """Return the share of the weight in each region: `weights` divided by their sum; 0 for a map of zeros."""
     alpha = weights(alpha)
     total = alpha.flatten(1).sum(dim=1).clamp(min=torch.finfo(alpha.dtype).tiny)
     return alpha / total.view(-1, *[1] * (alpha.dim() - 1))
@@ -42,7 +43,7 @@ def number(share: float) -> str:
 
 
 def ends(shares: Float[Tensor, "T *map"], scale: Scale = "own") -> list[float]:
-    """Return where the scale of each word ends: at its largest share of the weight, or at that of all words."""
+    """Return the end of each word's scale: the largest share of its own map ("own"), or of all maps ("one")."""
     largest = shares.flatten(1).amax(dim=1)
     return (largest if scale == "own" or not len(largest) else largest.amax().expand(len(largest))).tolist()
 
@@ -52,8 +53,8 @@ def interpolated(
 ) -> Float[Tensor, "T height width"]:
     """Interpolate the weights of regions at the pixels of a picture.
 
-    The centre of a region has its weight, so that numbers can be read from a scale; between centres the values rise or
-    fall smoothly, and never beyond both. Beyond the extent of the regions they are those of the nearest one.
+    The centre of a region has its weight, so that numbers can be read from a scale; between centres, values rise or
+    fall smoothly and monotonically. Outside the extent of the regions, a pixel has the value of the nearest region.
 
     Differs from the paper: its figures enlarge bilinearly, then blur with a Gaussian of 1.25 regions, which lowers
     narrow peaks below wide ones that have less weight.
@@ -75,7 +76,8 @@ def light(
 
 
 def levels(values: Float[Tensor, "*any"], held: Sequence[float] = SHARES) -> list[float]:
-    """Return for each share the value down to which the smallest region reaches that holds this share of the total."""
+    """Return the level of the contour for each share: the smallest set of pixels that holds this share of the total has
+    values down to this level."""
     ordered = values.flatten().double().sort(descending=True).values
     total = ordered.cumsum(dim=0)
     places = torch.searchsorted(total, total[-1] * torch.tensor(held, dtype=torch.float64)).clamp(max=len(ordered) - 1)

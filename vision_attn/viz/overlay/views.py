@@ -20,16 +20,16 @@ from vision_attn.viz.overlay.scale import interpolated, levels, weights
 from vision_attn.viz.panel_sheets import VEIL, glowing
 
 View = Literal["color", "light", "contours", "cells"]
-"""color: a colour for each weight, more opaque for larger weights. light: the picture is lit where the weight is, and
-darkened elsewhere. contours: lines around the smallest regions that hold `SHARES` of the weight. cells: like color,
-with each cell by itself."""
+""""color": a colour for each weight, more opaque for larger weights. "light": the picture is bright where the weight
+is, and dark elsewhere. "contours": lines around the smallest areas that hold `SHARES` of the weight. "cells": like
+"color", without interpolation between cells."""
 VIEWS: tuple[View, ...] = get_args(View)
 VIEW: View = "color"
 """The default view: see docs/results_runs.md."""
 RAMP = ("#0d0887", "#4c02a1", "#7e03a8", "#aa2395", "#cc4778", "#e66c5c", "#f89540", "#fdc527", "#f0f921")
 """Evenly spaced colours from weight 0 to the largest: matplotlib's plasma."""
 OPACITY = 0.75
-"""The opacity of the colour of the largest weight; smaller weights have less in proportion."""
+"""The opacity of the colour of the largest weight; the opacity is proportional to the weight."""
 LINE = 0.012
 """The thickness of the thick line, as a share of the picture's longer side."""
 OUTSIDE = 0.55
@@ -37,7 +37,10 @@ OUTSIDE = 0.55
 
 
 def check_view(view: str, option: str = "overlay") -> None:
-    """Raise UserError, which names the option, for an unknown view."""
+    """Raise UserError for an unknown view.
+
+    option: its name, for the message.
+    """
     if view not in VIEWS:
         raise UserError(f"{option} is {view}: choose one of {', '.join(VIEWS)}")
 
@@ -53,8 +56,9 @@ def overlaid(
 ) -> Image.Image:
     """Draw a map over an RGB picture.
 
-    extent: where the regions lie on the picture. seen: the part of the picture that the model saw: around it there is
-    no map, and an outline marks it. top: the weight at which the scale ends, by default the largest.
+    extent: where the regions lie on the picture.
+    seen: the part of the picture that the model saw; an outline marks it, and there is no map around it.
+    top: the weight at which the scale ends; by default the largest.
     """
     return film_overlaid([picture], alpha[None], view, extent=extent, seen=seen, top=top)[0]
 
@@ -82,7 +86,7 @@ def film_overlaid(
 
 
 def pixels_of(extent: Extent, width: int, height: int) -> tuple[int, int, int, int]:
-    """Return the box (left, top, right, bottom) in pixels of a part of a picture; at least one pixel."""
+    """Return a part of a picture as a box (left, top, right, bottom) in pixels, at least one pixel wide and high."""
     left, right = (min(max(round((edge + 1) / 2 * width), 0), width) for edge in (extent.x0, extent.x1))
     top, bottom = (min(max(round((edge + 1) / 2 * height), 0), height) for edge in (extent.y0, extent.y1))
     return min(left, width - 1), min(top, height - 1), max(right, left + 1), max(bottom, top + 1)
@@ -120,8 +124,7 @@ def _cells(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float)
 
 
 def _contours(frames: list[Image.Image], alpha: Tensor, extent: Extent, top: float) -> list[Image.Image]:
-    """Draw contours. They need no end of the scale, since regions that hold a share of the weight do not depend on
-    it."""
+    """Draw contours, which do not depend on the end of the scale."""
     width, height = frames[0].size
     fine = max(1, round(512 / max(width, height)))  # lines are drawn larger, then averaged
     values = interpolated(alpha, fine * height, fine * width, extent)

@@ -1,4 +1,4 @@
-"""Read the captions of photographs from a file of any shape, which is recognised by its content."""
+"""Read the captions of photographs from a file in any common shape, recognised by its content."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,12 @@ from vision_attn.system.files import brief
 from vision_attn.system.splits import SPLITS, split_named
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
-"""Names of the file in each folder of Hugging Face's imagefolder."""
+"""The names of the caption file in a folder of Hugging Face's imagefolder."""
 TITLES = ("captions", "annotations", "results")
-"""Names without their endings that a file of captions has in a folder of several files."""
+"""The names, without endings, by which the file of captions is found among several files of a folder."""
 ENDINGS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".arrow")
 SHOWN = 8
-"""Keys of a record that a message names."""
+"""The largest number of keys of a record in a message."""
 Columns = Mapping[str, str | int]
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Annotated(NamedTuple):
     splits: list[Any]
     """The split that the file states for each photograph; None if it states none."""
     short: list[int]
-    """Lines of a table that lack a column, and are left out."""
+    """The numbers of lines of a table that lack a column and are left out."""
     groups: Mapping[int | str, int | str] = {}
-    """The group of each photograph that shares a text with others: a group belongs into one split."""
+    """The group of each photograph that shares a caption with others. All of a group must be in one split."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """Find the annotation files at a path: the file itself; in Hugging Face's imagefolder the file of each folder; in
-    another folder the only file that may hold captions, or else the file of that name in the folder above, since
-    photographs may have a folder of their own. Raises UserError naming the folder if that is not clear."""
+    """Find the annotation files at a path: the file itself; the file of each folder of Hugging Face's imagefolder; in
+    any other folder, or else in the folder above it, the only file that may hold captions. Raises UserError naming the
+    folder if several files fit, or none."""
     if not path.is_dir():
         return [path]
     splits = [entry for entry in path.iterdir() if split_named(entry.name) in SPLITS]
@@ -66,8 +66,8 @@ def files_of(path: Path) -> list[Path]:
 
 
 def own_files_of(path: Path) -> dict[str, list[Path]]:
-    """Find the files of captions of each photograph of a folder, by its name, where each photograph has its own:
-    `a.jpg` and `a.txt`. Empty for any other folder, and for one with a file for all."""
+    """Find the files of captions for each photograph of a folder in which each photograph has its own, such as `a.jpg`
+    and `a.txt`. Empty for any other folder, and for one with a file for all photographs."""
     if not path.is_dir() or any((path / name).is_file() for name in METADATA) or _titled(here := _texts_in(path)):
         return {}
     if not here and len(_titled(_texts_in(path.resolve().parent))) == 1:
@@ -86,12 +86,12 @@ def _titled(files: list[Path]) -> list[Path]:
 def read_photographs(
     path: Path, *, columns: Columns | None = None, by_id: bool = False, download: bool = False
 ) -> Annotated:
-    """Read all photographs of an annotation file, of a folder with one, or of a dataset (`hub_datasets`), in its order.
+    """Read all photographs of an annotation file, of a folder with one, or of a dataset (`hub_datasets`), in order.
 
-    columns: the names of columns or keys that are not recognised, for image, caption and split.
-    by_id: take every image that has a caption, also if the file does not list it or gives it no file name. Its name is
-        then empty: it has captions to compare with, but no photograph to train on.
-    download: download a dataset of the hub, if it is not on this machine.
+    columns: the names of the columns or keys for image, caption and split, if they are not recognised.
+    by_id: whether to keep images with captions that the file does not list, or lists without a file name. Such an image
+        has an empty name: it has references, but no photograph to train on.
+    download: whether to download a dataset of the hub that is not on this machine.
 
     Raises UserError naming the file and the invalid record.
     """
@@ -148,7 +148,8 @@ def _read(path: Path, columns: Columns, by_id: bool) -> Annotated:
 
 
 def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
-    """The photographs of a folder with files of captions for each. Those that differ in their ending share a text."""
+    """Read the photographs of a folder with caption files for each. Photographs of one name with different endings
+    share their captions."""
     photographs, bare, marks = [], [], Marks(path)
     groups: dict[int | str, int | str] = {}
     for name, own in files.items():
@@ -167,8 +168,8 @@ def _each_file(path: Path, files: Mapping[str, list[Path]]) -> Annotated:
 
 
 def recognised(path: Path) -> Content:
-    """Read a file that may hold captions. What fits one of `json_shapes` becomes a list of records; an object in
-    another shape is that of COCO or of Karpathy, if it holds captions."""
+    """Read a file that may hold captions. JSON in one of `json_shapes` becomes a list of records; any other object may
+    be COCO's or Karpathy's JSON."""
     content = read_content(path)
     if content.shape == "table":
         lines = msvd_lines(content.value)
@@ -177,7 +178,7 @@ def recognised(path: Path) -> Content:
 
 
 def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str], list[str], Any]]:
-    """Yield where each record is, the names or ids of its images, its captions, and its split. Records and captions
+    """Yield the place of each record, the names or ids of its images, its captions, and its split. Records and captions
     that are marked as not to be used are left out, and their number is logged at the end.
 
     Raises UserError naming the invalid record.
@@ -195,7 +196,7 @@ def entries(path: Path, records: Records) -> Iterator[tuple[str, list[int | str]
 
 
 def _images(where: str, value: Any) -> list[int | str]:
-    """The images in a field: a name, an id, or a list of these, which may be written as text."""
+    """Return the images in a field: a name, an id, or a list of these, which may be written as text."""
     listed = list_in(value) if isinstance(value, str) else value
     images = listed if isinstance(listed, list) else [value]
     for image in images:
@@ -207,7 +208,7 @@ def _images(where: str, value: Any) -> list[int | str]:
 
 
 def _listed(path: Path, content: Content, columns: Columns, by_id: bool) -> Annotated:
-    """The photographs of a file with a record for each caption."""
+    """Return the photographs of a list of records."""
     captions: dict[int | str, list[str]] = {}
     splits: dict[int | str, Any] = {}
     several: list[list[int | str]] = []
@@ -257,7 +258,7 @@ def _name(path: Path, where: str, image: int | str, by_id: bool) -> int | str:
 
 
 def _joined(lists: Sequence[Sequence[int | str]]) -> dict[int | str, int | str]:
-    """The first member of the group of each item, where items of one list are of one group."""
+    """Join lists that share an item to groups. Return the representative of each item's group."""
     parents: dict[int | str, int | str] = {}
 
     def first(item: int | str) -> int | str:

@@ -1,5 +1,5 @@
-"""Read the captions in a field of an annotation file: one text or several, also a list that was written as text; and
-find records that are marked as not to be used."""
+"""Read the captions in a field of an annotation file (a text, a list, or a list written as text), and find records that
+are marked as not to be used."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 SAID = ("raw", "caption", "text", "sentence")
-"""Keys of the text of a caption that is an object."""
+"""The keys of the text in an object that is a caption."""
 TRUE = ("true", "1", "1.0", "yes", "t", "y")
 MARKS: dict[str, tuple[str, ...]] = {
     "is_rejected": TRUE,  # VizWiz-Captions
@@ -24,8 +24,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "answer": ("reject", "ignore"),  # Prodigy
     "assignmentstatus": ("rejected",),  # Mechanical Turk
 }
-"""Fields with which data sets and annotation tools mark a caption that is not to be used, and the values, as text in
-lower case, that say so."""
+"""The fields by which data sets and annotation tools mark a caption that is not to be used, and the values that mark
+it, as text in lower case."""
 TOKEN = re.compile(
     r"""\s*(?:
         (?P<type>(?:(?:np|numpy)\.)?(?:str_|bytes_|array)(?=\()|,\s*dtype=[^,()\[\]]*(?=\))) |
@@ -51,7 +51,7 @@ class Marks:
         self.names: dict[str, None] = {}
 
     def on(self, record: Any) -> bool:
-        """Whether a record has one of `MARKS`."""
+        """Return whether a record has one of `MARKS`."""
         if not isinstance(record, dict):
             return False
         names = [name for key, name in marks_in(tuple(record)) if _is_set(name, record[key])]
@@ -70,7 +70,7 @@ class Marks:
 
 @lru_cache(maxsize=1000)
 def marks_in(keys: tuple[Any, ...]) -> tuple[tuple[Any, str], ...]:
-    """Find the keys that are one of `MARKS` in upper or lower case, each with its name there."""
+    """Return the keys that are in `MARKS`, ignoring case, each with its name there."""
     named = ((key, re.sub(r"[\s-]+", "_", key.strip().lower())) for key in keys if isinstance(key, str))
     return tuple((key, name) for key, name in named if name in MARKS)
 
@@ -80,10 +80,12 @@ def _is_set(name: str, value: Any) -> bool:
 
 
 def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
-    """Read the captions in a field: a text, a list of texts or of objects with a text, or such a list as text, in JSON
-    or as Python and NumPy write it. Objects with a mark and items without a value are left out.
+    """Read the captions in a field: a text, a list of texts or of objects with a text, or such a list written as text,
+    in JSON or as Python and NumPy print it. Marked objects and items without a value are left out.
 
-    Raises UserError naming the place `where` if the field holds something else.
+    where: the place of the field, for messages.
+
+    Raises UserError if the field holds something else.
     """
     if isinstance(value, str):
         listed = list_in(value)
@@ -100,8 +102,8 @@ def texts(where: str, value: Any, marks: Marks | None = None) -> list[str]:
 
 
 def list_in(text: str) -> list[Any] | None:
-    """Parse a text that is a list of texts, or of objects with a text: in JSON, or as Python or NumPy writes it. None
-    if the text is no such list. Nothing in it is evaluated."""
+    """Parse a list of texts, or of objects with a text, written as text: in JSON, or as Python or NumPy prints it. None
+    if the text is no such list. Nothing is evaluated."""
     text = text.strip()
     if not text.startswith(("[", "(", "array(")) or text[-1] not in "])":
         return None
@@ -135,8 +137,8 @@ def flat(value: list[Any]) -> list[Any]:
 
 
 def _as_json(text: str) -> str:
-    """Convert a list as Python or NumPy writes it to JSON. NumPy writes no commas between texts, and a tuple has one.
-    Raises UserError if it is none."""
+    """Convert a list as Python or NumPy prints it to JSON. NumPy prints no commas between texts; a tuple has at least
+    one. Raises UserError if the text is no list."""
     tokens: list[str] = []
     brackets: list[str] = []
     position, ended, commas = 0, False, 0
@@ -177,7 +179,7 @@ def _token(token_type: str, written: str) -> str:
 
 
 def _unquoted(literal: str) -> str:
-    """The text that a literal of Python stands for."""
+    """Return the value of a string literal of Python."""
     is_bytes, literal = literal[0] in "bB", literal.lstrip("uUbB")
     text = ESCAPE.sub(_character, literal[1:-1])
     if is_bytes:

@@ -1,4 +1,5 @@
-"""Read captions of films in the shapes of MSR-VTT, MSVD and ActivityNet. VATEX's shape is a list of records."""
+"""Convert caption files of films in the shapes of MSR-VTT, MSVD and ActivityNet to records. (VATEX already is a list of
+records.)"""
 
 import logging
 import re
@@ -8,9 +9,9 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 CLIP = re.compile(r"([\w-]{11}_\d+_\d+)[ \t]+(\S.*)")
-"""A line of MSVD's text: a part of a film of YouTube, by its address, first and last second, and what happens there."""
+"""A line of MSVD's text: a clip of a YouTube film (its id, first and last second), and its caption."""
 PART = ("videoid", "start", "end")
-"""Columns of MSVD's table, which name a part of a film together."""
+"""The columns of MSVD's table that together name a clip."""
 
 
 def is_msr_vtt(value: dict[str, Any]) -> bool:
@@ -21,7 +22,7 @@ def is_msr_vtt(value: dict[str, Any]) -> bool:
 
 
 def msr_vtt(value: dict[str, Any]) -> list[dict[str, Any]]:
-    """A record for each sentence. The splits are those of the films."""
+    """Return a record for each sentence. The splits are those of the films."""
     splits = {film.get("video_id"): film.get("split") for film in value["videos"]}
     records = [
         {"image": said.get("video_id"), "caption": said.get("caption"), "split": splits.get(said.get("video_id"))}
@@ -38,7 +39,7 @@ def is_activitynet(value: dict[str, Any]) -> bool:
 
 
 def activitynet(value: dict[str, Any]) -> list[dict[str, Any]]:
-    """A record for each film. Each of its sentences tells of a part of it, so all together are its caption."""
+    """Return a record for each film. Its sentences tell of its parts, so all together are one caption."""
     return [
         {"image": name, "caption": " ".join(str(sentence).strip() for sentence in film["sentences"])}
         for name, film in value.items()
@@ -46,7 +47,7 @@ def activitynet(value: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def msvd_lines(text: str) -> list[dict[str, Any]] | None:
-    """The records of MSVD's text, in which lines with # are remarks; None if it is another one."""
+    """Return the records of MSVD's text, in which lines with # are comments; None for any other text."""
     records = []
     for line in map(str.strip, text.split("\n")):
         if not line or line.startswith("#"):
@@ -58,7 +59,8 @@ def msvd_lines(text: str) -> list[dict[str, Any]] | None:
 
 
 def msvd_rows(path: Path, table_rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a table. Those of MSVD get the names of parts of films, and other languages are left out."""
+    """Yield the rows of a table. Rows of MSVD get the names of clips; those in languages other than English are left
+    out."""
     others = 0
     for where, row in table_rows:
         if all(row.get(column) for column in PART):

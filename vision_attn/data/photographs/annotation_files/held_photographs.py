@@ -1,4 +1,5 @@
-"""Photographs in a column of a table: bytes, or files in the folder of the table, each photograph under one name."""
+"""Read the photographs in a column of a table, as bytes or as files in its folder, and give each different photograph
+one name."""
 
 import hashlib
 import logging
@@ -18,28 +19,33 @@ from vision_attn.system.files import brief, contents
 from vision_attn.system.splits import SPLITS, split_named
 
 LONGEST_PATH = 4096
-"""Characters of the path of a file; no system has longer ones."""
+"""The largest number of characters of a path; no system has longer paths."""
 log = logging.getLogger(__name__)
 
 
 class Held(NamedTuple):
-    """The key that tells the photograph of a row from others."""
+    """The key that distinguishes the photograph of a row from others."""
 
     name: str
-    """The path that the table gives it, or the one of its file below the folder; "" if there is none."""
+    """The path in the table, or the path of the file relative to the folder; "" if there is none."""
     size: int
     """Bytes; -1 if there are none."""
     more: bytes | int = b""
-    """A hash of the bytes where others have this name and size; of a row without a photograph or a name its number."""
+    """A hash of the bytes if other photographs have the same name and size; the number of a row without a photograph or
+    a name."""
 
 
 def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Sequence[Path]) -> list[Encoded]:
-    """The photograph of each row of a column, of bytes or `{bytes, path}`. Rows of the same photograph, which has the
-    same path and the same bytes, have the same name: one of `names`, or else that of its file if it is unique, or its
-    path, or the number of its first row.
+    """Return the photograph of each row of a column. Rows with the same path and the same bytes hold the same
+    photograph and get the same name: that of `names`, or else the name of the file if it is unique, the path, or the
+    number of the first row.
 
-    path: of the table, for messages. folders: where the files lie that it may name as photographs. Raises UserError
-    for a file elsewhere, or that is not regular: reading a pipe would wait, and a device may never end.
+    path: the path of the table, for messages.
+    column: values of bytes or `{bytes, path}`.
+    folders: the folders whose files the table may name.
+
+    Raises UserError for a file elsewhere, and for one that is not regular: reading a pipe would wait, and a device may
+    never end.
     """
     from pyarrow import compute
 
@@ -70,9 +76,9 @@ def encoded(path: Path, column: Any, names: Sequence[Any] | None, folders: Seque
 
 
 def apart(path: Path, dataset_rows: Sequence[tuple[Any, Encoded | None]]) -> list[bool]:
-    """Return a mask of the rows to keep, of all splits of a dataset, so that no photograph is in two splits: testing
-    goes before validation, and validation before training. A photograph is the same if it has the same name, without
-    the split, and the same bytes. A line says how many there are."""
+    """Return which rows of all splits of a dataset to keep, so that no photograph is in two splits: testing takes
+    precedence over validation, and validation over training. Photographs are the same if they have the same bytes and,
+    apart from the split, the same name. The number of dropped rows is logged."""
     photographs = {file.name: file for _, file in dataset_rows if file is not None and file.size != -1}
     purposes: dict[str, int] = {}
     for split, file in dataset_rows:
@@ -98,7 +104,7 @@ def apart(path: Path, dataset_rows: Sequence[tuple[Any, Encoded | None]]) -> lis
 
 
 def regular(file: Path, folder: Path) -> Path:
-    """A regular file below a folder that another file names. Links are followed. Raises UserError if it is none."""
+    """Return `file` after following links. Raises UserError if it is not a regular file below `folder`."""
     inside = Path(os.path.normpath(file.absolute()))
     if not inside.is_relative_to(os.path.normpath(folder.absolute())):
         raise UserError(f"it names {brief(str(file))}, which is not in {folder}")
@@ -113,7 +119,7 @@ def _purpose(split: Any) -> int:
 
 
 def _found(where: str, said: str, folders: Sequence[Path]) -> tuple[Path, Path]:
-    """The folder and the path of a file that a row names. Raises UserError if it is in none of the folders."""
+    """Return the folder and the path of a file that a row names. Raises UserError if it is in none of the folders."""
     inside = []
     for folder in map(Path, map(os.path.abspath, folders)):
         file = Path(os.path.normpath(os.path.join(folder, said)))
@@ -131,7 +137,7 @@ def _found(where: str, said: str, folders: Sequence[Path]) -> tuple[Path, Path]:
 
 
 def _size(file: Path) -> int:
-    """The bytes of a file; -1 if there is none."""
+    """Return the bytes of a file; -1 if there is none."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
@@ -140,7 +146,7 @@ def _size(file: Path) -> int:
 
 
 def _told_apart(content: Any, names: Sequence[str], sizes: Sequence[int]) -> list[Held]:
-    """Return the keys that tell photographs apart: name and size, and the bytes where these agree."""
+    """Return the keys that distinguish photographs: name and size, and a hash of the bytes if these agree."""
     photographs = [*map(Held, names, sizes)]
     times = Counter(photographs)
     for row, photograph in enumerate(photographs):
@@ -152,7 +158,7 @@ def _told_apart(content: Any, names: Sequence[str], sizes: Sequence[int]) -> lis
 
 
 def _titles(held: Sequence[Held]) -> list[str]:
-    """A name for the photograph of each row, different ones for different photographs."""
+    """Return the name of the photograph of each row; different photographs have different names."""
     first: dict[Held, int] = {}
     for row, photograph in enumerate(held):
         first.setdefault(photograph, row)
@@ -175,7 +181,7 @@ def _titles(held: Sequence[Held]) -> list[str]:
 
 
 def _below(name: str) -> str:
-    """Turn a name into the relative path of a file."""
+    """Convert a name to the relative path of a file."""
     segments = re.split(r"[/\\]", " ".join(name.split()))
     return (
         "/".join(segment for segment in segments if segment.strip(". ") and not segment.endswith(":")) or "photograph"
@@ -183,7 +189,7 @@ def _below(name: str) -> str:
 
 
 def _read(where: str, content: Any, row: int, file: Path | None) -> bytes:
-    """The bytes of the photograph of a row, or of the file that it names."""
+    """Return the bytes of the photograph of a row, or of the file that it names."""
     stored = content[row].as_py()
     if stored is not None:
         return stored

@@ -1,8 +1,8 @@
-"""Captioned photographs of Hugging Face's library `datasets`: a name on the hub, a folder of `save_to_disk`, or Parquet
-and Arrow files that hold the photographs themselves.
+"""Read captioned photographs by Hugging Face's library `datasets`: from a name on the hub, a folder of `save_to_disk`,
+or Parquet and Arrow files that contain photographs.
 
-The photographs stay in the library's memory-mapped files, and each is read when it is needed. The library turns Parquet
-into such files once, in a cache of its own (HF_DATASETS_CACHE). Needs the extra `[hub]`.
+The photographs stay in the library's memory-mapped files, and each is read when it is needed. The library converts
+Parquet to such files once, in its own cache (HF_DATASETS_CACHE). Needs the extra `[hub]`.
 """
 
 import logging
@@ -26,7 +26,7 @@ from vision_attn.system.files import digest, find, read_json
 from vision_attn.system.splits import SPLITS, split_named
 
 NAME = re.compile(r"hf:/+datasets/([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?(?:/([\w.-]+))?")
-"""USER/NAME, REVISION and SUBSET. With one slash too, as `Path` leaves it."""
+"""Matches USER/NAME, REVISION and SUBSET. A single slash after "hf:" also matches, since `Path` joins slashes."""
 SAVED = ("dataset_dict.json", "dataset_info.json")
 """Files that the library's `save_to_disk` writes."""
 log = logging.getLogger(__name__)
@@ -38,26 +38,28 @@ class DatasetRow(NamedTuple):
     """The fields of a row of a dataset, with its photographs if the dataset holds them."""
 
     fields: dict[str, Any]
-    """image (a name or a list of names), caption and, if the dataset says it, split and what marks a caption."""
+    """`image` (a name or a list of names), `caption` and, if the dataset has them, `split` and marks of captions that
+    are not to be used."""
     files: tuple[Encoded, ...]
 
 
 def located(path: str | Path) -> Path:
-    """The path of a file or a folder, see `system.files.find`; the name of a dataset on the hub as it is."""
+    """Return the path of a file or a folder (see `system.files.find`), or the unchanged name of a dataset on the
+    hub."""
     return Path(path) if NAME.fullmatch(str(path)) else find(path)
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether this is the name of a dataset on the hub, a folder that the library saved, or a file or a folder of files
-    with a column of photographs."""
+    """Return whether `path` is the name of a dataset on the hub, a folder that the library saved, or a file or folder
+    of files with a column of photographs."""
     if NAME.fullmatch(str(path)) or any(isfile(path / name) for name in SAVED):
         return True
     return any(photographs_in(_schema(file), None) for file in _files(path)[:1])
 
 
 def photographs_of(path: Path) -> list[Encoded]:
-    """The photographs that a dataset holds, each once, also without captions. Raises UserError if it cannot be opened,
-    or holds none."""
+    """Return the photographs in a dataset, each once, also those without captions. Raises UserError if it cannot be
+    opened, or contains none."""
     dataset_rows = read_rows(path, {}, download=True, needed=())
     files = {file.name: file for row in dataset_rows for file in row.files}
     if not files:
@@ -68,11 +70,12 @@ def photographs_of(path: Path) -> list[Encoded]:
 def read_rows(
     path: Path, columns: Mapping[str, str | int], *, download: bool, needed: Sequence[str] = ("caption", "image")
 ) -> list[DatasetRow]:
-    """The rows of all splits of a dataset. Rows of the same photograph have the same name.
+    """Return the rows of all splits of a dataset. Rows of the same photograph have the same name. A row has the split
+    of its column, or else of the dataset, if that has several splits.
 
-    columns: the names of columns that are not recognised. needed: the columns that must exist; photographs that the
-    dataset holds need no names.
-    A row has the split of its column, or else the dataset's own one, if it has several.
+    columns: the names of columns that are not recognised.
+    download: whether to download a dataset that is not on this machine.
+    needed: the columns that must exist; photographs in the dataset need no names.
 
     Raises UserError, which says what to do, if the dataset cannot be opened or a column is missing.
     """
@@ -114,7 +117,8 @@ def read_rows(
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders whose files a dataset may name as its photographs: its own, or those to which it was downloaded."""
+    """Return the folders whose files a dataset may name as its photographs: its own folder, or those to which it was
+    downloaded."""
     if not NAME.fullmatch(str(path)):
         return [path if isdir(path) else path.parent]
     import datasets
@@ -124,8 +128,8 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Sequence[str]) -> dict[str, list[Any]]:
-    """The columns image, caption and split of a table; "" where a row has none. Raises UserError naming the columns
-    that there are if a needed one is not recognised."""
+    """Return the columns image, caption and split of a table; "" where a row has no value. Raises UserError with the
+    names of all columns if a needed one is not recognised."""
     names = [field.name for field in table.schema if not _holds_bytes(field.type)]
     try:
         places = places_of(names, ("image", "caption"), named)
@@ -149,7 +153,7 @@ def _texts(path: Path, table: Any, named: Mapping[str, str | int], needed: Seque
 
 
 def photographs_in(schema: Any, named: str | int | None) -> str | None:
-    """The name of the column that holds photographs: bytes, or `{bytes, path}`; None if there is none."""
+    """Return the name of the column of photographs, as bytes or `{bytes, path}`; None if there is none."""
     held = {field.name: field.type for field in schema if _holds_bytes(field.type)}
     if named in held:
         return str(named)
@@ -169,8 +173,8 @@ def _holds_bytes(column_type: Any) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """The files with columns at a path: the file, or those of a folder or of its folder `data`. Only regular files:
-    opening a pipe would wait."""
+    """Return the Parquet or Arrow files at a path: the file, or those of a folder or of its subfolder `data`. Only
+    regular files, since opening a pipe would wait."""
     if isdir(path):
         return next(filter(None, map(_parquet_in, (path, path / "data"))), [])
     if not isfile(path):
@@ -185,7 +189,7 @@ def _parquet_in(folder: Path) -> list[Path]:
 
 
 def _schema(file: Path) -> Any:
-    """The columns of a file; none if it cannot be read, which shows where it is."""
+    """Return the columns of a file; none if it cannot be read, which another place reports."""
     try:
         from pyarrow import ArrowException, ipc, memory_map, parquet
     except ImportError:
@@ -206,7 +210,7 @@ def _is_parquet(file: Path) -> bool:
 
 
 def _tables(path: Path, download: bool) -> dict[str, Any]:
-    """The table of each split of a dataset, memory-mapped. Raises UserError if it cannot be opened."""
+    """Return the table of each split of a dataset, memory-mapped. Raises UserError if it cannot be opened."""
     try:
         import datasets
     except ImportError as error:
@@ -230,7 +234,7 @@ def _tables(path: Path, download: bool) -> dict[str, Any]:
 def _local(datasets: Any, path: Path) -> Any:
     files = _files(path)
     if not files:
-        return _saved(datasets, path)
+        return _open_saved(datasets, path)
     if not _is_parquet(files[0]):
         return _mapped(datasets, files)
     splits: dict[str, list[Path]] = {}
@@ -243,7 +247,7 @@ def _local(datasets: Any, path: Path) -> Any:
 
 
 def _listed(files: Sequence[Path]) -> Any:
-    """List files as the library lists those that it has found: it would take other names for patterns."""
+    """Return files as a list in the library's own form. It would take plain names for patterns."""
     from datasets.data_files import DataFilesList
 
     status = [file.stat() for file in files]
@@ -252,7 +256,8 @@ def _listed(files: Sequence[Path]) -> Any:
 
 
 def _without_hops(file: Path) -> Path:
-    """The file, or a link to it where the library would take its path for that of a file in an archive, `a::b`."""
+    """Return the file, or a link to it if its path contains `::`, which the library would take for a file in an
+    archive."""
     if "::" not in str(file):
         return file
     from datasets import config
@@ -264,9 +269,9 @@ def _without_hops(file: Path) -> Path:
     return link
 
 
-def _saved(datasets: Any, folder: Path) -> Any:
-    """Open what the library's `save_to_disk` wrote. The library's own function would open any file that the folder
-    names."""
+def _open_saved(datasets: Any, folder: Path) -> Any:
+    """Open a folder that the library's `save_to_disk` wrote. The library's own function would open any file that the
+    folder names."""
     if not isfile(folder / "dataset_dict.json"):
         return _part(datasets, folder, folder)
     names = read_json(folder / "dataset_dict.json")["splits"]
@@ -280,8 +285,8 @@ def _part(datasets: Any, folder: Path, place: Path) -> Any:
 
 
 def _mapped(datasets: Any, files: Sequence[Path]) -> Any:
-    """Map Arrow files into memory, and check the places in them: one beyond the end of a file would kill the
-    process."""
+    """Map Arrow files into memory, and check the offsets in them, since an offset beyond the end of a file would kill
+    the process."""
     opened = [datasets.Dataset.from_file(str(file)) for file in files]
     for dataset in opened:
         dataset.data.validate(full=True)
@@ -290,7 +295,7 @@ def _mapped(datasets: Any, files: Sequence[Path]) -> Any:
 
 @contextmanager
 def _offline(config: Any, only: bool) -> Iterator[None]:
-    """Within this context the library uses nothing but its cache."""
+    """Context manager: let the library use nothing but its cache."""
     before = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = before or only
     try:
@@ -301,7 +306,7 @@ def _offline(config: Any, only: bool) -> Iterator[None]:
 
 @contextmanager
 def _told(name: str, download: bool) -> Iterator[None]:
-    """Within this context any failure becomes a UserError that tells how to get a dataset of the hub."""
+    """Context manager: convert any failure to a UserError that tells how to get a dataset of the hub."""
     try:
         yield
     except Exception as error:  # of httpx, huggingface_hub or datasets
@@ -317,7 +322,7 @@ def _told(name: str, download: bool) -> Iterator[None]:
 
 
 def _of_rows(path: Path, column: Any, names: Sequence[Any] | None) -> list[tuple[Encoded, ...]]:
-    """The photographs of each row of a column that holds one, or a list of them, in each row."""
+    """Return the photographs of each row of a column, whose values are single photographs or lists of them."""
     from pyarrow import compute
 
     folders = _folders(path)

@@ -1,4 +1,4 @@
-"""JSON objects that list images and their captions, as COCO and Karpathy publish them."""
+"""Read JSON objects that list images and their captions, in the shapes of COCO and Karpathy."""
 
 import logging
 from pathlib import Path

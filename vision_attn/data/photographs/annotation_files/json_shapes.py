@@ -1,4 +1,4 @@
-"""Shapes of JSON in which captions are published, as records with an image, captions and mostly a split.
+"""Convert the shapes of JSON in which captions are published to records with an image, captions and, mostly, a split.
 
 To read another shape, add a row to `OBJECTS`, or to `LISTS` if the file is a list or lines of JSON.
 """
@@ -19,21 +19,21 @@ Record = dict[str, Any]
 TURNS = ("conversations", "messages")
 """The keys of the turns of a conversation."""
 ANSWERS = ("gpt", "assistant")
-"""Who says what is a caption."""
+"""The speakers whose turns are captions."""
 log = logging.getLogger(__name__)
 
 
 class Shape(NamedTuple):
     name: str
-    """What the line says that tells what was found."""
+    """The name of the shape, in the logged line about the file."""
     fits: Callable[[Any], bool]
-    """Whether the value of a file has this shape."""
+    """Returns whether the content of a file has this shape."""
     records: Callable[[Path, Any], list[Record]]
-    """The records of a value that fits; the path is for messages."""
+    """Returns the records of a content that fits; the path is for messages."""
 
 
 def as_records(path: Path, content: Content) -> Content:
-    """Turn JSON that has one of the shapes below into records. Returns any other as it is."""
+    """Convert JSON in one of the shapes below to records. Other content is returned unchanged."""
     value = content.value
     if isinstance(value, list):
         found = next((shape for shape in LISTS if shape.fits(value)), None)
@@ -53,8 +53,8 @@ def _are(values: Any, kind: type) -> bool:
 
 
 def _textcaps(records: list[Record]) -> list[Record]:
-    """Merge TextCaps' records into one for each image: each has one caption, and mostly all captions of the image as
-    well."""
+    """Merge TextCaps' records to one for each image. A record has one caption and, mostly, also all captions of its
+    image."""
     captions: dict[Any, dict[str, None]] = {}
     for record in records:
         said = [record["caption_str"], *(record.get("reference_strs") or ())]
@@ -72,8 +72,9 @@ def _are_conversations(value: list[Any]) -> bool:
 
 
 def _conversations(path: Path, value: list[Record]) -> list[Record]:
-    """Return the records whose conversation is one answer about one image: the answer is its caption. In others,
-    answers are to questions such as "what is to the left of the dog?". Raises UserError if there is none."""
+    """Return the records whose conversation is a single answer about one image; the answer is the caption. Answers of
+    longer conversations are no captions, since they answer questions such as "what is to the left of the dog?". Raises
+    UserError if no record is left."""
     found = []
     for record in value:
         turns = next(record[key] for key in TURNS if _are(record.get(key), dict))
@@ -91,7 +92,7 @@ def _conversations(path: Path, value: list[Record]) -> list[Record]:
 
 @lru_cache(maxsize=1000)
 def _purposes(keys: tuple[str, ...]) -> frozenset[str]:
-    """Return which of image and caption are among the keys of a record."""
+    """Return which of "image" and "caption" are among the keys of a record."""
     return frozenset(places_of(keys, ("image", "caption"), {}))
 
 
@@ -109,7 +110,7 @@ def _images(turn: Record) -> list[str]:
 
 
 LISTS: tuple[Shape, ...] = (Shape("conversations", _are_conversations, _conversations),)
-"""Lists of records that do not have image and caption; one that has is read as it is."""
+"""The shapes of lists whose records have no image and caption; lists whose records have both are read unchanged."""
 OBJECTS: tuple[Shape, ...] = (
     Shape("MSR-VTT's JSON", is_msr_vtt, lambda path, value: msr_vtt(value)),
     Shape(
@@ -138,4 +139,4 @@ OBJECTS: tuple[Shape, ...] = (
         lambda path, value: [{"image": name, "caption": each} for name, each in value.items()],
     ),
 )
-"""Objects of JSON that hold records, the first that fits."""
+"""The shapes of JSON objects that contain records; the first that fits is used."""

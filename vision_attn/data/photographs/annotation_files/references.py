@@ -1,4 +1,4 @@
-"""Captions to be scored, and the references of their images, from the files of any tool."""
+"""Read captions to be scored, and the references of their images, from the files of any tool."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,13 +17,12 @@ _WRITTEN: tuple[Callable[[str], str], ...] = (
     lambda name: PurePosixPath(name).name,
     lambda name: PurePosixPath(name).stem,
 )
-"""Functions that take the same part, for each of `NAMINGS`, of the name that a result gives its image."""
+"""For each of `NAMINGS`, the function that takes the same part of an image's name in a file of results."""
 
 
 def read_results(path: str | Path) -> dict[int | str, str]:
-    """Read one caption for each image: COCO's results format, a list or JSON lines of {"image_id", "caption"}; another
-    list or table that training reads as well; or the lines of `caption --json`, of whose several captions the first is
-    taken.
+    """Read one caption for each image, from COCO's results format (a list or JSON lines of {"image_id", "caption"}),
+    from another list or table that training reads, or from the lines of `caption --json` (the first caption of each).
 
     Raises UserError naming the file and the invalid record.
     """
@@ -57,11 +56,11 @@ def read_references(path: str | Path) -> list[Photograph]:
 
 
 def matched(images: Sequence[int | str], photographs: Sequence[Photograph]) -> dict[int | str, Photograph]:
-    """Find the photograph that each of `images` means; those that mean none are left out.
+    """Find the photograph for each name or id of `images`; those without one are left out.
 
-    A file names all its images in the same way: by id (as a number or as text), by file name, without the folder, or
-    without the ending too. The way that finds the most images is taken, of equal ones the first. Raises UserError if
-    an image may be two photographs, or two images are the same photograph.
+    A file names all its images in the same way: by id (a number or text), by file name, by file name without the
+    folder, or also without the ending. The way that finds the most images is used; if several find as many, the first.
+    Raises UserError if an image may be two photographs, or two images are the same photograph.
     """
     best: dict[int | str, list[Photograph]] = {}
     for naming, written in zip(NAMINGS, _WRITTEN, strict=True):

@@ -1,5 +1,5 @@
-"""Read samples whose files share a name: `0001.jpg` with `0001.txt`, in a tar file (WebDataset's convention) or in a
-folder."""
+"""Read samples whose files share a name, such as `0001.jpg` and `0001.txt`, from tar files (WebDataset's convention) or
+folders."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from vision_attn.data.text_encoding import read_text
 from vision_attn.system.errors import UserError
 
 CAPTIONS = ("caption", "txt", "json")
-"""The endings of files of captions: the first file that holds any is taken."""
+"""The endings of caption files; the first file that contains captions is used."""
 META = re.compile(r"__[^/]*__($|/)")
-"""Names of files that describe a tar file and belong to no sample, in WebDataset's convention."""
+"""Matches the names of files that describe a tar file and belong to no sample, in WebDataset's convention."""
 LARGEST_MEMBER = 2**29
-"""The largest number of bytes of a file in a tar file; it is read whole."""
+"""The largest number of bytes of a file in a tar file, since it is read whole."""
 
 DOTTED = "a dot in the name, which ends at its first dot by WebDataset's rule (write img_1.jpg for img.1.jpg)"
 APART = "files that do not follow each other (write the photograph and its captions one after the other)"
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class LeftOut:
-    """Counts the samples that are left out, by the reason, and those that are read."""
+    """Counts the samples that are read, and those that are left out, by reason."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -66,8 +66,11 @@ class LeftOut:
 
 
 def tar_samples(path: Path, left_out: LeftOut, *, photographs: bool = True) -> Iterator[Sample]:
-    """Read the samples of a tar file: files that follow each other and share the name up to the first dot, an image and
-    captions among them. `left_out` counts the others. Without `photographs`, these are empty.
+    """Read the samples of a tar file: successive files that share their name up to the first dot, among them an image
+    and captions.
+
+    left_out: counts the samples that are left out.
+    photographs: False: photographs are empty.
 
     Raises UserError naming the tar file if it is damaged.
     """
@@ -96,15 +99,16 @@ def tar_samples(path: Path, left_out: LeftOut, *, photographs: bool = True) -> I
 
 
 def named(name: str) -> tuple[str, str]:
-    """The name of a sample and the ending of a file, by WebDataset's rule: at the first dot of the base name."""
+    """Split the name of a file at the first dot of its base name, as in WebDataset, into the name of the sample and the
+    ending."""
     folder, slash, base = name.rpartition("/")
     stem, _, ending = base.partition(".")
     return f"{folder}{slash}{stem}", ending.lower()
 
 
 def _grouped(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Group files that follow each other with one name, by their endings. Hidden files and those without an ending
-    belong to no sample."""
+    """Group successive files that share a name, by their endings. Hidden files and files without an ending belong to no
+    sample."""
     last, files = "", dict[str, tarfile.TarInfo]()
     for member in members:
         key, ending = named(member.name)
@@ -120,8 +124,8 @@ def _grouped(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str
 
 
 def _dotted(key: str, endings: Mapping[str, Any], plain: bool) -> list[str]:
-    """The names with a dot of photographs that are lost as further files of the sample `key`. If it has a photograph of
-    its own, other images without captions (`0001.mask.png`) are no loss."""
+    """Return the names of photographs that are lost because a dot in their name makes them further files of the sample
+    `key`. If the sample has its own photograph, images without captions (`0001.mask.png`) do not count as lost."""
     split_endings = [ending.rpartition(".") for ending in endings if "." in ending]
     images = dict.fromkeys(stem for stem, _, ending in split_endings if f".{ending}" in ENDINGS)
     said = {stem for stem, _, ending in split_endings if ending in CAPTIONS}
@@ -130,9 +134,9 @@ def _dotted(key: str, endings: Mapping[str, Any], plain: bool) -> list[str]:
 
 @contextmanager
 def _members(path: Path) -> Iterator[tuple[Iterator[tarfile.TarInfo], Callable[[tarfile.TarInfo], bytes]]]:
-    """Open a tar file: return its files and links, and a function that reads a file. Errors become a UserError that
-    names the tar file: if it is damaged, which may show only after the last file that can be found, or if a file in it
-    is too large."""
+    """Context manager: open a tar file. Return its files and links, and a function that reads a file. Raises UserError
+    naming the tar file if a file in it is too large, or if it is damaged, which may show only after the last file that
+    can be found."""
     try:
         with tarfile.open(path, "r:") as file:
 
@@ -161,8 +165,11 @@ def _iterated(file: Any) -> Iterator[tarfile.TarInfo]:
 
 
 def captions_in(contents: Mapping[str, bytes | str], marks: Marks) -> tuple[str, ...]:
-    """The captions of a sample, from the contents of its files by their endings: lines of text; or JSON, a text, a list
-    or an object with `caption` or another name of captions."""
+    """Return the captions of a sample, from its files: lines of text, or JSON that is a text, a list, or an object with
+    `caption` or another name of captions.
+
+    contents: the contents of the files by their endings.
+    """
     for ending in CAPTIONS:
         text = contents.get(ending, "")
         if isinstance(text, bytes):
@@ -185,7 +192,7 @@ def _in_json(text: str, marks: Marks) -> Any:
 
 
 def caption_lines(value: Any, marks: Marks) -> tuple[str, ...]:
-    """Return the captions in a value as lines that are not empty; anything else is left out."""
+    """Return the captions in a value, one line each, without empty ones; anything else is left out."""
     captions: list[str] = []
     for item in flat([value]):
         with suppress(UserError):
@@ -194,8 +201,11 @@ def caption_lines(value: Any, marks: Marks) -> tuple[str, ...]:
 
 
 def captioned_files(folder: Path, *, deep: bool) -> dict[str, list[Path]]:
-    """Find the files of captions of each photograph or film in a folder, by its name: files of the same name with one
-    of `CAPTIONS` as the ending. With `deep`, searches the subfolders too. Empty if there is no such file."""
+    """Find the caption files of each photograph or film in a folder: files of the same name with one of the endings
+    `CAPTIONS`. Empty if there are none.
+
+    deep: whether to search subfolders, too.
+    """
     by_photograph: dict[str, list[Path]] = {}
     visited = {os.path.realpath(folder)}
     for place, folders, files in os.walk(folder, followlinks=True):
@@ -221,7 +231,7 @@ def captioned_files(folder: Path, *, deep: bool) -> dict[str, list[Path]]:
 
 
 def captions_of_files(files: list[Path], marks: Marks) -> tuple[str, ...]:
-    """The captions in the files of one photograph. Raises UserError naming a file that is no text."""
+    """Return the captions in the files of one photograph. Raises UserError naming a file that is no text."""
     contents = {}
     for file in files:
         if not file.is_file():

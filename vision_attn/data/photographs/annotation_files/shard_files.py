@@ -1,4 +1,5 @@
-"""Shards of captioned photographs: tar files in WebDataset's convention, and Parquet files as Hugging Face has them."""
+"""Find and read shards of captioned photographs: tar files in WebDataset's convention, and Parquet files as on Hugging
+Face."""
 
 import re
 from collections.abc import Iterator
@@ -31,8 +32,8 @@ MOST_SHARDS = 1_000_000
 
 
 def expanded(pattern: str) -> list[str]:
-    """Expand ranges such as `{000..331}` in a pattern. The name of an existing file stays, also with braces in it.
-    Raises UserError if there are too many patterns: the config of a run folder may come from anyone."""
+    """Expand ranges such as `{000..331}` in a pattern. The name of an existing file is unchanged, even with braces.
+    Raises UserError if there are too many patterns, since the config of a run folder may come from anyone."""
     if "{" not in pattern or _is_name(pattern):
         return [pattern]
     if _alternatives(pattern) > MOST_SHARDS:
@@ -45,14 +46,14 @@ def expanded(pattern: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> int:
-    """An upper bound on the number of patterns that `pattern` expands to."""
+    """Return an upper bound on the number of patterns that `pattern` expands to."""
     groups = r"\{([^{}]*)\}"
     nested = re.sub(groups, "", pattern).count(",")
     return 2**nested * prod(map(_size, re.findall(groups, pattern)))
 
 
 def _size(group: str) -> int:
-    """The number of alternatives of one pair of braces: of `000..331` or of `a,b`."""
+    """Return the number of alternatives in one pair of braces, such as `000..331` or `a,b`."""
     if ".." not in group:
         return 1 + group.count(",")
     ends = [number[:19] for number in re.findall(r"-?\d+", group)[:2]]
@@ -63,8 +64,8 @@ def _size(group: str) -> int:
 
 def matching(pattern: str) -> list[Path]:
     """Find the files that match a pattern with `*` and `?`, as given or under the folders of data sets. The name of an
-    existing file or folder matches itself, also with these signs in it. Raises UserError for anything but regular
-    files: reading a pipe would wait forever."""
+    existing file or folder matches itself, even with these signs. Raises UserError for anything but regular files,
+    since reading a pipe would wait forever."""
     parent = Path(pattern).parent
     if _is_name(pattern) or not any(sign in pattern for sign in "*?["):
         paths = [find(pattern).absolute()]
@@ -80,7 +81,7 @@ def matching(pattern: str) -> list[Path]:
 
 
 def _is_name(pattern: str) -> bool:
-    """Whether there is a file or a folder of just this name."""
+    """Return whether a file or a folder has exactly this name."""
     try:
         return bool(find(pattern))
     except UserError:
@@ -88,15 +89,18 @@ def _is_name(pattern: str) -> bool:
 
 
 def read(path: Path, photograph: str, caption: str, left_out: LeftOut) -> Iterator[Sample]:
-    """Read the samples of a shard. `photograph` and `caption` are the columns of a Parquet file. `left_out` counts the
-    samples that lack one of them, once the shard is read to its end."""
+    """Read the samples of a shard.
+
+    photograph, caption: the columns of a Parquet file.
+    left_out: counts the samples without one of them, once the shard is read to its end.
+    """
     if path.suffix == ".parquet":
         return parquet_samples(path, photograph, caption, left_out)
     return tar_samples(path, left_out)
 
 
 def count(path: Path, photograph: str, caption: str, left_out: LeftOut) -> int:
-    """The samples that `read` yields of a shard, found out by their captions, without reading their photographs."""
+    """Return the number of samples that `read` yields, counted without reading photographs."""
     if path.suffix == ".parquet":
         return sum(1 for _ in parquet_samples(path, photograph, caption, left_out, photographs=False))
     return sum(1 for _ in tar_samples(path, left_out, photographs=False))
@@ -105,10 +109,13 @@ def count(path: Path, photograph: str, caption: str, left_out: LeftOut) -> int:
 def parquet_samples(
     path: Path, photograph: str, caption: str, left_out: LeftOut, *, photographs: bool = True
 ) -> Iterator[Sample]:
-    """Read the samples of a Parquet file, a few rows at a time. `left_out` counts those without a photograph or a
-    caption. Without `photographs`, they are empty, and not read where the file says that none is missing.
+    """Read the samples of a Parquet file, a few rows at a time.
 
-    Raises UserError if it lacks one of the columns.
+    photograph, caption: the names of the columns.
+    left_out: counts the samples without a photograph or a caption.
+    photographs: False: photographs are empty, and not read if the file says that none is missing.
+
+    Raises UserError if the file lacks one of the columns.
     """
     with _parquet_file(path) as file:
         names = file.schema_arrow.names
@@ -139,7 +146,7 @@ def parquet_samples(
 
 
 def _all_there(file: Any, photograph: str) -> bool:
-    """Whether a Parquet file says that each row has the bytes of a photograph."""
+    """Return whether a Parquet file says that each row has the bytes of a photograph."""
     column_type = str(file.schema_arrow.field(photograph).type)
     held = photograph if "binary" in column_type and not column_type.startswith("struct") else f"{photograph}.bytes"
     for number in range(file.metadata.num_row_groups):
@@ -153,7 +160,7 @@ def _all_there(file: Any, photograph: str) -> bool:
 
 @contextmanager
 def _parquet_file(path: Path) -> Iterator[Any]:
-    """An open Parquet file; errors of reading it become a UserError that names it."""
+    """Context manager: open a Parquet file. Errors of reading it become a UserError naming the file."""
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile

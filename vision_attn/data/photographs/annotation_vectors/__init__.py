@@ -1,1 +1,1 @@
-"""Annotation vectors on disk: caches of those that an encoder makes, and files and databases of given ones."""
+"""Annotation vectors on disk: caches of an encoder's vectors, and files that other programs wrote."""

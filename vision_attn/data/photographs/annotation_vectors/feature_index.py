@@ -1,8 +1,8 @@
-"""The index of a cache of annotation vectors: reads and checks it, and the headers of the shards.
+"""Write, read and check the index of a cache of annotation vectors, and check the headers of its shards.
 
-While a cache is being computed, each shard that is done is one line of `shards.jsonl`; when all are, `index.json` lists
-them. A cache can be computed again, so damaged parts count as missing. A valid index of other features is an error,
-because computing would overwrite them.
+While a cache is being computed, `shards.jsonl` has a line for each finished shard; when all are finished, `index.json`
+lists them. A cache can be computed again, so damaged parts count as missing. A valid index of other features is an
+error, because computing would overwrite these features.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from vision_attn.system.files import brief, digest, read_json, replacing
 FORMAT = 1
 APPENDED = "shards.jsonl"
 Shard = dict[str, Any]
-"""An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with the reason."""
+"""An entry of the index: file, shape, bytes, sha256, and the images that could not be read, with reasons."""
 
 
 def make_header(encoder: Any, views: Sequence[View]) -> dict[str, Any]:
-    """Return what identifies a cache: the encoder, how photographs are resized for it, and the name and size in bytes
-    of each image."""
+    """Return the header, which identifies a cache: the encoder, the way of resizing, and the name and size in bytes of
+    each image."""
     return {
         "format": FORMAT,
         "encoder": {key: value for key, value in sorted(encoder.identity().items())},
@@ -42,7 +42,7 @@ def make_header(encoder: Any, views: Sequence[View]) -> dict[str, Any]:
 
 
 def listing(views: Sequence[View]) -> str:
-    """A checksum of the name and the size in bytes of each image."""
+    """Return a checksum of the name and the size in bytes of each image."""
     checksum, lines = hashlib.sha256(), map(_line, views)
     while block := "".join(islice(lines, 4096)):
         checksum.update(block.encode(errors="surrogatepass"))  # file names may hold any bytes
@@ -63,14 +63,16 @@ def folder_name(header: dict[str, Any]) -> str:
 
 
 def older(cache: Path, header: dict[str, Any]) -> Path | None:
-    """Return the folder of the same features as they were made before photographs were resized as they are now; None if
-    there is none."""
+    """Return the folder of the same features from photographs that were resized in the older way; None if there is
+    none."""
     folder = cache / folder_name({key: value for key, value in header.items() if key != "pixels"})
     return folder if folder.is_dir() else None
 
 
 def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Shard | None]:
-    """Return the index entry of each shard of `size` images; None for a missing or damaged shard.
+    """Return the index entry of each shard; None for a missing or damaged shard.
+
+    size: the number of images of a shard.
 
     Raises UserError if the index belongs to other features.
     """
@@ -90,7 +92,7 @@ def existing_shards(folder: Path, header: dict[str, Any], size: int) -> list[Sha
 
 
 def append(folder: Path, shard: Shard) -> None:
-    """List a shard that is done, in `shards.jsonl`. The caller holds the lock of the folder."""
+    """Add a finished shard to `shards.jsonl`. The caller must hold the lock of the folder."""
     with open(folder / APPENDED, "ab") as file:
         file.write(b"\n" + json.dumps(shard).encode() + b"\n")  # the line before may be of a killed process
         file.flush()
@@ -98,14 +100,14 @@ def append(folder: Path, shard: Shard) -> None:
 
 
 def complete(folder: Path, header: dict[str, Any], shards: Sequence[Shard]) -> None:
-    """Write `index.json` of a complete cache. The caller holds the lock of the folder."""
+    """Write `index.json` of a complete cache. The caller must hold the lock of the folder."""
     with replacing(folder / "index.json") as temporary:
         temporary.write_text(json.dumps({**header, "shards": shards}, indent=1), encoding="utf-8")
     (folder / APPENDED).unlink(missing_ok=True)
 
 
 def finished_shards(folder: Path, size: int) -> list[Shard]:
-    """Return the entries of a complete cache. Raises UserError if `folder` holds none, or a damaged one."""
+    """Return the entries of a complete cache. Raises UserError if `folder` contains none, or a damaged one."""
     index = _read(folder)
     shape, shards = index.get("shape"), index.get("shards")
     if (
@@ -145,12 +147,12 @@ def _listed(folder: Path, entries: Any, shape: list[int], size: int) -> list[Sha
     for number, first in enumerate(range(0, shape[0], size)):
         entry = named.get(f"{number:05}.npy")
         expected = [min(size, shape[0] - first), *shape[1:]]
-        shards.append(entry if entry and _described(entry, expected) and _whole(folder, entry) else None)
+        shards.append(entry if entry and _is_complete(entry, expected) and _whole(folder, entry) else None)
     return shards
 
 
 def _appended(folder: Path) -> Iterator[Shard]:
-    """The entries of `shards.jsonl`; what is no entry, such as half a line of a killed process, is left out."""
+    """Yield the entries of `shards.jsonl`. Invalid lines are left out, such as half a line of a killed process."""
     with suppress(OSError), open(folder / APPENDED, "rb") as file:
         for line in file:
             with suppress(ValueError, RecursionError):
@@ -159,8 +161,8 @@ def _appended(folder: Path) -> Iterator[Shard]:
                     yield entry
 
 
-def _described(entry: Shard, shape: list[int]) -> bool:
-    """Whether an entry has all fields, with the right types and shape."""
+def _is_complete(entry: Shard, shape: list[int]) -> bool:
+    """Return whether an entry has all fields, with the right types and shape."""
     unreadable = entry.get("unreadable")
     texts = [*unreadable.values(), entry.get("sha256")] if isinstance(unreadable, dict) else [None]
     whole = type(entry.get("bytes")) is int and all(isinstance(text, str) for text in texts)
@@ -168,7 +170,7 @@ def _described(entry: Shard, shape: list[int]) -> bool:
 
 
 def _whole(folder: Path, entry: Shard) -> bool:
-    """Whether the shard has the size in its entry, and the header of the right array."""
+    """Return whether the file of a shard has the size in its entry, and the header of an array of the right shape."""
     path = folder / entry["file"]
     try:
         if not path.is_file() or path.stat().st_size != entry["bytes"]:

@@ -1,8 +1,8 @@
-"""A cache of annotation vectors on disk, computed once by an encoder, or a part of one, that is not trained.
+"""`Features`, a cache of annotation vectors on disk, computed once by the frozen part of an encoder.
 
 A cache is a folder of shards, `.npy` files of float16 (images, L, D), and `index.json`, which identifies the encoder
-and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed. A
-process killed at any time leaves a cache that other processes, or the next one, complete to the same bytes.
+and the images and holds a checksum of each shard. A shard is renamed into place when it is complete, then listed. If a
+process is killed at any time, other processes or a later one complete the cache to the same bytes.
 """
 
 import logging
@@ -44,13 +44,13 @@ from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
 OPEN = 128
-"""Shards that are open at a time: systems limit the files of a process, often to 1,024, and some to 256."""
+"""The largest number of shards that are open at a time. Systems limit the open files of a process, often to 1,024, some
+to 256."""
 log = logging.getLogger(__name__)
 
 
 class Features:
-    """The annotation vectors of complete caches, (N, L, D) float16, in the order of their images, one cache after the
-    other."""
+    """The annotation vectors of one or several complete caches, (N, L, D) float16, in the order of their images."""
 
     def __init__(
         self,
@@ -59,9 +59,11 @@ class Features:
         device: torch.device,
         prefixes: Sequence[str] = (),
     ) -> None:
-        """residency: memory-mapped files, main memory or `device`. prefixes: the beginning of the names of images of
-        each folder, where several folders may have the same names.
-        Raises UserError for an incomplete cache."""
+        """residency: whether vectors are in memory-mapped files, in main memory or on `device`.
+        prefixes: the beginnings of the names of images in each folder, if several folders may have the same names.
+
+        Raises UserError for an incomplete cache.
+        """
         before = prefixes or [""] * len(folders)
         listed = [
             (folder, shard, prefix)
@@ -75,7 +77,7 @@ class Features:
         self.unreadable: dict[str, str] = {
             prefix + name: why for _, shard, prefix in listed for name, why in shard["unreadable"].items()
         }
-        """Images that could not be read, with the reason; their vectors are those of a black image."""
+        """Images that could not be read, with the reason; they have the vectors of a black image."""
         self.shape = tuple(shards[0]["shape"][1:])
         self.shard = lru_cache(OPEN)(self._shard)
         self.pinned = residency != "device" and device.type == "cuda"
@@ -92,7 +94,8 @@ class Features:
         return self.table is not None and self.table.device.type != "cpu"
 
     def space(self, count: int) -> Float16[Tensor, "B L D"] | None:
-        """Allocate memory for `gather`, pinned for a GPU; None if the vectors are already on the GPU."""
+        """Allocate the memory into which `gather` writes, pinned for a GPU; None if the vectors are already on the
+        GPU."""
         if self.on_device:
             return None
         return torch.empty((count, *self.shape), dtype=torch.float16, pin_memory=self.pinned)
@@ -105,7 +108,7 @@ class Features:
         return self.gather(read, None) if self.on_device else read
 
     def gather(self, indices: NDArray[np.int64], space: Float16[Tensor, "B L D"] | None) -> Float16[Tensor, "B L D"]:
-        """Return the vectors of images `indices`, written into `space`. Makes no CUDA call if `space` is given."""
+        """Return the vectors of images `indices`, written into `space`. Does not call CUDA if `space` is given."""
         if self.table is not None and space is None:
             return self.table[torch.from_numpy(indices).to(self.table.device)]
         if self.table is not None:
@@ -120,12 +123,12 @@ class Features:
         return space
 
     def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The shard of each image, and its row there."""
+        """Return the shard of each image, and its row in the shard."""
         numbers = np.searchsorted(self._starts, indices, side="right") - 1
         return list(zip(numbers.tolist(), (indices - self._starts[numbers]).tolist(), strict=True))
 
     def _read_ahead(self, indices: NDArray[np.int64]) -> None:
-        """Ask the system to read all of these vectors from the disk at once, not one after the other."""
+        """Ask the system to read all these vectors from the disk in parallel."""
         if not hasattr(mmap.mmap, "madvise"):  # Windows
             return
         length = prod(self.shape) * np.dtype(np.float16).itemsize
@@ -144,8 +147,11 @@ class Features:
 def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:
     """Return the folder under `cache` with the features of `views`. Missing features are computed.
 
-    Processes that need the same cache divide its shards among themselves: those of torchrun, on one machine or on
-    several that share the disk, and those started by hand. `verify` reads all shards again and replaces damaged ones.
+    Processes that need the same cache divide its shards among themselves, whether torchrun or the user started them, on
+    one machine or on several that share the disk.
+
+    verify: whether to read all shards and to replace damaged ones.
+
     Raises UserError if the folder belongs to another encoder or other images, or if the disk is full.
     """
     header = make_header(encoder, views)
@@ -154,7 +160,7 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
         if verify and folder.is_dir():
             with FileLock(folder / LOCK):
                 _remove_damaged(folder, header)
-        if not _finished(folder, header):
+        if not _is_finished(folder, header):
             if not folder.exists() and (before := older(cache, header)):
                 log.warning(
                     "%s: made when photographs were resized in another way, so their pixels differ; computing the "
@@ -174,12 +180,12 @@ def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, v
 
 
 def complete_in(cache: Path, encoder: nn.Module, views: Sequence[View]) -> bool:
-    """Return whether `cache` holds the features of all these `views`."""
+    """Return whether `cache` contains the features of all `views`."""
     header = make_header(encoder, views)
-    return _finished(cache / folder_name(header), header)
+    return _is_finished(cache / folder_name(header), header)
 
 
-def _finished(folder: Path, header: dict[str, Any]) -> bool:
+def _is_finished(folder: Path, header: dict[str, Any]) -> bool:
     return folder.is_dir() and not (folder / APPENDED).exists() and all(existing_shards(folder, header, SHARD))
 
 
@@ -192,7 +198,7 @@ def _remove_damaged(folder: Path, header: dict[str, Any]) -> None:
 
 
 def _complete(folder: Path, header: dict[str, Any], encoder: nn.Module, views: Sequence[View]) -> None:
-    """Compute the shards that are missing or damaged and that no other process is computing, until all are there."""
+    """Compute missing and damaged shards, except those that another process is computing, until all are there."""
     shards = existing_shards(folder, header, SHARD)
     if None in shards and ((folder / "index.json").exists() or (folder / APPENDED).exists()):
         log.warning(
@@ -237,7 +243,8 @@ def _compute(
     blocks: Sequence[Sequence[View]],
     bar: Any,
 ) -> None:
-    """Compute a shard and list it, unless another process does so now. If one has done so, list what others did."""
+    """Compute a shard and add it to the index, unless another process is computing it. If another process has computed
+    it, reread the index."""
     path = folder / f"{number:05}.npy"
     with suppress(Timeout), FileLock(folder / f".{number:05}{LOCK}", blocking=False):
         if path.exists():

@@ -1,6 +1,6 @@
-"""Arrays in files of others: their shapes and types are looked at before any number is read.
+"""Read arrays from untrusted .npy and .npz files: their shapes and types are checked before numbers are read.
 
-A small file may declare any number of numbers, and hold them compressed.
+A small file may declare a huge array, and contain it compressed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from vision_attn.system.errors import UserError
 
 LARGEST = 2**28
-"""Bytes of an array that are read, unpacked: 36,000 vectors of 2,048 numbers fit."""
+"""The largest number of unpacked bytes of an array: 36,000 vectors of 2,048 numbers fit."""
 HEADER = 2**16
-"""Bytes that the header of an array may have."""
+"""The largest number of bytes of the header of an array."""
 ZIP = b"PK"
 """The first bytes of an .npz file."""
 
 
 class Stored(NamedTuple):
-    """An array that is not read yet."""
+    """An array in a file, not read yet."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     load: Callable[[], NDArray]
 
     def read(self) -> NDArray:
-        """Read it. Raises UserError if it does not hold numbers, or too many of them."""
+        """Read the array. Raises UserError if it is too large, or does not hold numbers."""
         if self.dtype.kind not in "biuf":
             raise UserError(f"it holds no numbers, but {self.dtype}")
         if (size := prod(self.shape) * self.dtype.itemsize) > LARGEST:
@@ -68,8 +68,8 @@ class Archive(Mapping[str, Stored]):
 
 
 def stored_in(file: BufferedIOBase) -> Mapping[str, Stored]:
-    """The arrays of an .npy or .npz file by name; "" in an .npy file. Raises UserError if it is neither, or a pickle,
-    which could run code."""
+    """Return the arrays of an .npz file by name, or the array of an .npy file as "". Raises UserError for other files,
+    and for pickles, which could run code."""
     first = file.read(2)
     file.seek(0)
     if first == ZIP:
@@ -85,7 +85,7 @@ def stored_in(file: BufferedIOBase) -> Mapping[str, Stored]:
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
-    """The shape and the type of an array in the format of .npy."""
+    """Return the shape and the type of an array in the format of .npy."""
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,

@@ -1,4 +1,4 @@
-"""HDF5 files and LMDBs with the annotation vectors of many photographs."""
+"""Read the annotation vectors of many photographs from an HDF5 file or an LMDB."""
 
 import os
 from abc import ABC, abstractmethod
@@ -19,29 +19,29 @@ from vision_attn.system.files import brief
 
 ENDINGS = (".npy", ".npz")
 LMDB_FILE = "data.mdb"
-"""The file of an LMDB where it is a folder."""
+"""The name of the file in an LMDB that is a folder."""
 NAMES = ("features", "feat", "x", "image_features", "z")
-"""Names of the array of vectors where there are several arrays."""
+"""Names of the array of vectors, if there are several arrays."""
 BOXES = ("boxes", "bbox", "image_bb")
-"""Names of the boxes of regions, (L, 4): x0, y0, x1, y1 in pixels, or from 0 to 1."""
+"""Names of the array (L, 4) of the boxes of regions: x0, y0, x1, y1 in pixels, or from 0 to 1."""
 WIDTHS, HEIGHTS = ("image_w", "img_w", "width", "w"), ("image_h", "img_h", "height", "h")
-"""Names of the size in pixels of the photograph that boxes lie in."""
+"""Names of the width and height of the photograph, in pixels, to which boxes refer."""
 NAME_LISTS = (
     "names", "file_names", "filenames", "image_names", "images", "ids", "image_ids", "image_id", "img_ids", "keys",
 )  # fmt: skip
-"""Names of the list of photographs in an HDF5 file with one array for all."""
+"""Names of the list of photographs in an HDF5 file with one array for all photographs."""
 MOST_NAMES = 10**7
-"""Photographs that such a list may name."""
+"""The largest number of photographs in such a list."""
 MOST_LINKS = 8
-"""Links within an HDF5 file that are followed one after the other."""
+"""The largest number of links within an HDF5 file that are followed in succession."""
 
 
 class VectorEntry(NamedTuple):
-    """The vectors of one photograph in a file of many."""
+    """The place of the vectors of one photograph in a database."""
 
     file: "Database"
     key: int | str
-    """The row of the arrays of all photographs, or the name of the photograph's own array or group."""
+    """The row in the arrays of all photographs, or the name of the photograph's own array or group."""
 
     def __str__(self) -> str:
         return f"{self.file.path}: {self.key}"
@@ -58,25 +58,25 @@ class Database(ABC):
 
     @abstractmethod
     def by_id(self, key: str) -> VectorEntry | None:
-        """The vectors under a key, if there are any."""
+        """Return the entry with this key; None if there is none."""
 
     @abstractmethod
     def keys(self) -> Iterator[str]:
-        """The keys, for messages."""
+        """Yield the keys, for messages."""
 
     @abstractmethod
     def arrays(self, key: int | str) -> Mapping[str, Stored]:
-        """The arrays of a photograph by name; "" where it has one alone."""
+        """Return the arrays of a photograph by name; a single array has the name ""."""
 
     def missing(self, name: str, key: str) -> str:
         return f"{self.path} has no vectors of {name} or of id {key}, but of {', '.join(islice(self.keys(), 3))} ..."
 
 
 class Hdf5(Database):
-    """An HDF5 file: with one array for all photographs and a list of their names or ids; or with an array, a group of
-    arrays (`beach.jpg/features`) or arrays with endings (`391895_features`) for each photograph.
+    """An HDF5 file. It has one array for all photographs and a list of their names or ids, or for each photograph an
+    array, a group of arrays (`beach.jpg/features`) or arrays with endings (`391895_features`).
 
-    Nothing is read of other files, to which links and arrays of an HDF5 file may lead.
+    Links and arrays of an HDF5 file may lead to other files; nothing is read from these.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,7 +137,7 @@ class Hdf5(Database):
         return {name: self._stored(item) for name, item in items.items() if item is not None and self._is_array(item)}
 
     def _holds(self, key: str) -> bool:
-        """Whether there is something under a key in this file: `_item`, but faster for arrays without a folder."""
+        """Return whether `_item` finds this key. Faster for arrays without a folder."""
         first, _, rest = key.partition("/")
         if first not in self.roots:
             return False
@@ -149,7 +149,7 @@ class Hdf5(Database):
         return isinstance(item, self.h5py.Dataset)
 
     def _item(self, key: str, left: int = MOST_LINKS) -> Any:
-        """Return the item under a key; None if there is none in this file."""
+        """Return the item with this key; None if there is none in this file."""
         place, steps = self.content, key.split("/")
         for number, step in enumerate(steps):
             if step in ("", ".") or not isinstance(place, self.h5py.Group):
@@ -165,8 +165,8 @@ class Hdf5(Database):
         return place
 
     def _stored(self, item: Any, row: int | None = None) -> Stored:
-        """An array, or a row of one. Raises UserError if it lies in other files, or is packed in pieces that are too
-        large."""
+        """Return an array, or a row of it. Raises UserError if it lies in other files, or is packed in pieces that are
+        too large."""
         if item.is_virtual or item.external:
             raise UserError(f"{item.name} lies in other files: write its numbers into this one")
         if item.chunks and prod(item.chunks) * item.dtype.itemsize > LARGEST:
@@ -176,7 +176,8 @@ class Hdf5(Database):
         return Stored(item.shape[1:], item.dtype, lambda: item[row])
 
     def _names(self, item: Any) -> list[str]:
-        """The names or ids in a list. Texts are read in parts, since a small file may declare one many times."""
+        """Return the names or ids in a list. They are read in parts, since a small file may declare a text many
+        times."""
         self._stored(item)
         if len(item) > MOST_NAMES or len(item) * item.dtype.itemsize > LARGEST:
             raise UserError(f"{item.name} declares {len(item):,} names: at most {MOST_NAMES:,} are read")
@@ -195,8 +196,9 @@ class Hdf5(Database):
 
 
 class Lmdb(Database):
-    """An LMDB, a folder or a file: under the name or the id of each photograph the bytes of a .npy or .npz file, as
-    ImageCaptioning.pytorch and AoANet write them. Nothing is unpickled, which could run code."""
+    """An LMDB, a folder or a file. The key of an entry is the name or the id of a photograph, its value the bytes of a
+    .npy or .npz file, as ImageCaptioning.pytorch and AoANet write them. Pickles are refused, since they could run
+    code."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError if the file cannot be read, or `lmdb` is missing."""
@@ -230,7 +232,7 @@ class Lmdb(Database):
         return stored_in(BytesIO(content))
 
     def _bytes(self, key: str) -> memoryview | None:
-        """Return the bytes under a key, valid for a moment; None if there are none."""
+        """Return the bytes of an entry, which stay valid only for a moment; None if there is no such key."""
         if not 0 < len(encoded := key.encode(errors="surrogateescape")) <= self.content.max_key_size():
             return None
         try:

@@ -1,4 +1,5 @@
-"""Find the annotation vectors of photographs: in a folder with a file for each, in one HDF5 file, or in an LMDB."""
+"""Find the annotation vectors of photographs that other programs wrote: in a folder of files, an HDF5 file, or an
+LMDB."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ class Folder:
 
 @cache
 def place_of(path: Path) -> Folder | Database:
-    """The vectors of photographs at a path. Raises UserError if there are none, or they cannot be read."""
+    """Open a folder or a database of vectors. Raises UserError if there is none, or it cannot be read."""
     file = path / LMDB_FILE if path.is_dir() else path
     if file.is_file():
         with open(file, "rb") as opened:
@@ -63,8 +64,8 @@ def place_of(path: Path) -> Folder | Database:
 
 
 def boxes_beside(where: Path | VectorEntry) -> Path | VectorEntry | None:
-    """Find the boxes of a photograph in a folder or an LMDB of their own, as ImageCaptioning.pytorch writes them:
-    `cocobu_box` next to `cocobu_att`."""
+    """Find the boxes of a photograph in a separate folder or LMDB, as ImageCaptioning.pytorch writes them: `cocobu_box`
+    next to `cocobu_att`."""
     path = where.file.path if isinstance(where, VectorEntry) else where
     root = next((folder for folder in (path, *path.parents) if re.search(r"_att(\.\w+)?$", folder.name)), None)
     if root is None:
@@ -81,7 +82,8 @@ def boxes_beside(where: Path | VectorEntry) -> Path | VectorEntry | None:
 
 @contextmanager
 def arrays_of(where: Path | VectorEntry) -> Iterator[Mapping[str, Stored]]:
-    """The arrays of a photograph by name; where there is one alone, under "". Raises UserError naming the file."""
+    """Context manager: open the arrays of a photograph by name; a single array has the name "". Raises UserError naming
+    the file."""
     try:
         if isinstance(where, VectorEntry):
             yield where.file.arrays(where.key)

@@ -1,4 +1,4 @@
-"""Annotation vectors that another program computed."""
+"""`Vectors`: annotation vectors that another program computed, in place of an encoder's."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,21 +24,23 @@ from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief
 
 MULTIPLE = 8
-"""Numbers of vectors in a batch are rounded up to a multiple of it, so that batches have few shapes."""
+"""The number of vectors per image in a batch is rounded up to a multiple of this, so that batches have few shapes."""
 
 
 class Vectors:
-    """The vectors of photographs, read on demand by several threads. Used like `Features` and `Pixels`.
+    """The vectors of photographs, read on demand by several threads. Has the methods of `Features` and `Pixels`.
 
-    The vectors of a photograph are found under its name, or else under its id: an array (L, D), or (grid rows, grid
+    The vectors of a photograph are found by its name, or else by its id. They are an array (L, D), or (grid rows, grid
     columns, D), of any type of numbers.
     """
 
     def __init__(
         self, views: Sequence[View], path: Path, shape: tuple[int | None, int], ids: Sequence[int | str]
     ) -> None:
-        """path: a folder, an HDF5 file or an LMDB, see `vector_files`. shape: L and D; L is None where it differs from
-        photograph to photograph. ids: the id of each photograph."""
+        """path: a folder, an HDF5 file or an LMDB; see `vector_files`.
+        shape: L and D; L is None if it differs from photograph to photograph.
+        ids: the id of each photograph.
+        """
         self.shape = shape
         self.place = place = place_of(path)
         self.files = [place.by_name(view.name) for view in views]
@@ -67,7 +69,7 @@ class Vectors:
 
     @classmethod
     def of(cls, views: Views, path: Path, encoder: Encoder) -> "Vectors":
-        """The vectors at `path`, for an encoder of their size."""
+        """Return the vectors at `path`, in the size that `encoder` expects."""
         if encoder.trainable:
             raise UserError("data.features are not computed again, so the encoder cannot be trained")
         number = None if encoder.pads else encoder.grid[0] * encoder.grid[1]
@@ -75,8 +77,8 @@ class Vectors:
 
     @classmethod
     def joined(cls, sources: Mapping[str, "Vectors"]) -> "Vectors":
-        """The vectors of several sources, one source after the other, with names that begin with that of the source;
-        those of one alone as they are."""
+        """Join the vectors of several sources. Names then begin with the name of the source. A single source is
+        returned unchanged."""
         if len(sources) == 1:
             return next(iter(sources.values()))
         vectors = copy(next(iter(sources.values())))
@@ -92,8 +94,8 @@ class Vectors:
         """Return None: vectors are not written into preallocated memory. See `Features.space`."""
 
     def read(self, indices: NDArray[np.int64], space: Tensor | None = None) -> Float32[Tensor, "B L D"]:
-        """Read the vectors of views `indices`, followed by zeros where others have more. Raises UserError naming a file
-        that cannot be used."""
+        """Read the vectors of views `indices`, padded with zeros. Raises UserError naming a file that cannot be
+        used."""
         read = in_threads(
             lambda index: read_vectors(self.files[index], self.shape), indices.tolist(), ahead=len(indices)
         )
@@ -104,14 +106,18 @@ class Vectors:
 
 
 def padded(vectors: Sequence[Float[Tensor, "_ D"]], multiple: int = MULTIPLE) -> Float[Tensor, "B L D"]:
-    """Vectors of several images as one tensor: zeros follow those of images that have fewer than others."""
+    """Stack the vectors of several images, padded with zeros to the largest number of vectors, rounded up to
+    `multiple`."""
     longest = -(-max(map(len, vectors)) // multiple) * multiple
     return torch.stack([F.pad(of_image, (0, 0, 0, longest - len(of_image))) for of_image in vectors])
 
 
 def read_vectors(path: Path | VectorEntry, shape: tuple[int | None, int]) -> Float[Tensor, "L D"]:
-    """Read the vectors of one image. Where their number differs from image to image (None), vectors of zeros are left
-    out: they are padding. Raises UserError naming the file if it holds anything else than `shape`."""
+    """Read the vectors of one image. Raises UserError naming the file if they do not have this shape.
+
+    shape: L and D. If L is None, the number of vectors may differ from image to image, and vectors of zeros are dropped
+        as padding.
+    """
     number, size = shape
     with arrays_of(path) as arrays:
         stored = arrays[_chosen(list(arrays))]
@@ -135,26 +141,27 @@ def read_vectors(path: Path | VectorEntry, shape: tuple[int | None, int]) -> Flo
 
 
 def _fits(stored: Stored, shape: tuple[int | None, int]) -> bool:
-    """Whether an array is one of vectors of this `shape`."""
+    """Return whether an array can hold vectors of this `shape`."""
     number, size = shape
     whole = len(stored.shape) in (2, 3) and stored.shape[-1] == size and stored.dtype.kind in "fiu"
     return whole and number in (None, prod(stored.shape[:-1]))
 
 
 def read_boxes(path: Path | VectorEntry, size: Callable[[], tuple[int, int]]) -> Float[Tensor, "L 4"] | None:
-    """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] over the whole photograph.
+    """Read the boxes (x0, y0, x1, y1) of the vectors that `read_vectors` returns, in [-1, 1] of the whole photograph.
+    They are in the same file, or beside it (`boxes_beside`). None if there are none.
 
-    They are in the same file, or beside it (`boxes_beside`). None where there are none. `size` is called for the width
-    and height of the photograph, in pixels, if the file does not hold them and its boxes are not from 0 to 1.
+    size: returns the width and height of the photograph in pixels. Called only if the file lacks them and its boxes are
+        in pixels.
 
     Raises UserError naming the file for boxes of another shape.
     """
     with arrays_of(path) as arrays:
         vectors = arrays[_chosen(list(arrays))].read()
-        stated = _stated(arrays)
+        stated = _find_boxes(arrays)
     if stated is None and (other := boxes_beside(path)):
         with arrays_of(other) as arrays:
-            stated = _stated(arrays, "")
+            stated = _find_boxes(arrays, "")
     if stated is None:
         return None
     name, boxes, sides = stated
@@ -167,8 +174,11 @@ def read_boxes(path: Path | VectorEntry, size: Callable[[], tuple[int, int]]) ->
     return torch.from_numpy(scaled * 2 - 1).float().clamp(-1, 1)
 
 
-def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
-    """The boxes among arrays, with their name, and the width and height of the photograph where they are known."""
+def _find_boxes(
+    arrays: Mapping[str, Stored], *more: str
+) -> tuple[str, Float[NDArray, "L 4"], list[float | None]] | None:
+    """Return the name of the boxes among arrays, the boxes, and the width and height of the photograph, as far as
+    known."""
     name = next((name for name in (*BOXES, *more) if name in arrays), None)
     if name is None:
         return None
@@ -177,7 +187,7 @@ def _stated(arrays: Mapping[str, Stored], *more: str) -> tuple[str, Float[NDArra
 
 
 def _number(arrays: Mapping[str, Stored], names: Sequence[str]) -> float | None:
-    """The number that an array with one of these names holds; None if there is none above 0."""
+    """Return the number in an array with one of these names; None if there is none above 0."""
     name = next((name for name in names if name in arrays), None)
     if name is None or prod((stored := arrays[name]).shape) != 1:
         return None
@@ -186,7 +196,7 @@ def _number(arrays: Mapping[str, Stored], names: Sequence[str]) -> float | None:
 
 
 def _chosen(names: Sequence[str]) -> str:
-    """The name of the array that holds vectors, in a file of these."""
+    """Return the name of the array of vectors among the names of a file's arrays."""
     if len(names) == 1:
         return names[0]
     name = next((name for name in NAMES if name in names), None)
