@@ -4,10 +4,10 @@ RUN may also be a captioner of transformers: transformers:NAME-or-folder, such a
 --prompt; --task.dtype=bfloat16 and --task.device_map=auto say how it is loaded. Without a RUN, the captioner of
 photographs in weights/photographs, which is included, writes the captions. Prints a line for each photograph: FILE, a
 tab and the caption. In a folder, all images are captioned, with --recursive also those of its subfolders (hidden files
-and links to folders are skipped). Control characters of names are written as escapes such as \
-. Standard error names files that could not be read (exit status 1) and files that are no images, and warns of empty
-    captions and of the same caption everywhere. Only the run's best/ is needed, not its training data. A captioner of
-    films takes files of films, folders of frames, and folders of these.
+and links to folders are skipped). Control characters of names are written as escapes such as
+\\n. Standard error names files that could not be read (exit status 1) and files that are no images, and warns of empty
+captions and of the same caption everywhere. Only the run's best/ is needed, not its training data. A captioner of films
+takes files of films, folders of frames, and folders of these.
 
 With --captions N, a line for each of N captions, best first: the N best of the beam, or with --diverse or --sample
 captions that differ more. --out draws the best, and --csv writes all into a table, which `score` reads. Keys of
@@ -248,8 +248,10 @@ def unmoved(results: Sequence[Any], caption: Any, options: dict[str, Any]) -> It
 def remarks(results: Sequence[Any], unit: str, *, pretrained: bool, words: Any = None) -> Iterator[str]:
     """Yield remarks on all captions: that some are empty or cut, or that nearly all are the same.
 
-    unit: the name of the captioned items, such as image. pretrained: whether a captioner of transformers wrote them.
-        words: the vocabulary."""
+    unit: the name of the captioned items, such as image.
+    pretrained: whether a captioner of transformers wrote them.
+    words: the vocabulary.
+    """
     from vision_attn.data.words import Spaces
     from vision_attn.metrics.variety import cut_short, same_caption, sameness
 

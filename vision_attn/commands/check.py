@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def measured(source: "Captions", start_from: str | None) -> dict[str, Any]:
     """Return the numbers of a data set.
 
-    start_from: the run whose words are also known.
+    start_from: a run; its words count as known, besides those that are frequent in the data.
     """
     tokens, splits = source.vocabulary.tokens, dict[str, list[list[list[str]]]]()
     for found in source.located().values():

@@ -27,8 +27,8 @@ Value = TypeVar("Value")
 
 
 class SamePadded(nn.Module):
-    """Pads maps for a convolution of stride 2 so that (Y, X) becomes (Y / 2, X / 2), rounded up. As in TensorFlow, the
-    odd zero of an odd number goes below and to the right."""
+    """Pads maps for a convolution of stride 2 so that (Y, X) becomes (Y / 2, X / 2), rounded up. As in TensorFlow, an
+    odd number of zeros has one more below and to the right."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__()

@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
         packed = _has_packed_heads(query, key, self.running[-1][1])
 
         def heads(tensor: Tensor) -> Tensor:
-            """Reshape to (B, K, Q, E), also a single query that transformers spread over the axis of queries."""
+            """Reshape to (B, K, Q, E). Packed heads move from the axis of queries to an axis of their own."""
             tensor = four_axes(tensor)
             return tensor.flatten(1, 2)[:, :, None] if packed else tensor
 
@@ -223,7 +223,8 @@ class Recorder(TorchFunctionMode):
         """Add an attention to the record.
 
         maps: its rows for `queries`, out of `num_queries`.
-        output: a tensor computed from the maps, whose gradient `slope` converts to the gradient of the maps.
+        output: a tensor computed from the maps.
+        slope: converts the gradient of `output` to the gradient of the maps.
         """
         name, maps = self.running[-1][0], maps.mean(dim=1, keepdim=True) if self.mean else maps
         attention = RecordedAttention(
@@ -266,8 +267,8 @@ def _origin(tensor: Any) -> Tensor | None:
 
 
 def _has_packed_heads(query: Tensor, key: Tensor, module: nn.Module) -> bool:
-    """Return whether transformers put the heads that share a key on the axis of queries, as it does for a single query
-    in grouped-query attention with a mask."""
+    """Return whether the heads that share a key lie on the axis of queries. The library transformers puts them there in
+    grouped-query attention with a mask if there is a single query."""
     groups = getattr(module, "num_key_value_groups", 1)
     if groups == 1 or query.shape[-2] != groups or query.shape[-3] != key.shape[-3]:
         return False

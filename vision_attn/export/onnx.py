@@ -64,10 +64,11 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
     """Write the modules of `task` into `folder` as NAME.pt2 (`torch.export`) and, if `onnx`, as NAME.onnx.
 
     The files compute in float32, and so does the encoder of `task` from then on. Returns the largest difference of each
-    file from PyTorch, on another number of images. These images are noise, on which glimpses hardly move. On real
-    images, each glimpse depends on the previous one, so rounding differences grow from glimpse to glimpse, as between
-    two batches in PyTorch. Raises UserError for a task or model that cannot be exported, and if a difference exceeds
-    `TOLERANCE`.
+    file from PyTorch. It is measured on another number of images than the export was traced with. They are noise, on
+    which glimpses hardly move. On real images, a glimpse depends on the previous one, so rounding differences grow from
+    glimpse to glimpse; in PyTorch, those between two sizes of a batch grow alike.
+
+    Raises UserError for a task or model that cannot be exported, and if a difference exceeds `TOLERANCE`.
     """
     task = task.cpu().eval()
     for module in task.modules():
@@ -88,7 +89,7 @@ def export(task: Task, folder: Path, *, onnx: bool = True) -> dict[str, float]:
         expected = exported.module(*given)
         content = BytesIO()  # on a full disk, torch's own writer ends the process
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "No complete tensor found")  # of weights on a GPU; these are not
+            warnings.filterwarnings("ignore", "No complete tensor found")  # told of weights on a GPU
             torch.export.save(program, content)
         with replacing(folder / f"{exported.name}.pt2") as path:
             path.write_bytes(content.getbuffer())

@@ -21,7 +21,7 @@ Place = tuple[dict[str, Any], str]
 def casting_weights(model: nn.Module) -> Iterator[None]:
     """Context manager: in training under autocast on a GPU, cast the weights of `model` together.
 
-    Casts weights of linear layers and convolutions, but not of positions, which are computed in float32.
+    Casts the weights of linear layers and convolutions. Layers that compute positions stay in float32.
     """
     if torch.compiler.is_compiling() or not _wanted(model):
         yield
@@ -55,8 +55,8 @@ NAMES = "weight", "bias"
 
 
 class HeldCasts:
-    """Casts of a model's weights in separate memory, which a graph reads. `renew` casts weights that have changed, so
-    that time steps need not."""
+    """The cast weights of a model, in memory of their own that a captured graph reads. `renew` casts those that have
+    changed, so that time steps need not."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.places = _places(model)
@@ -87,7 +87,7 @@ def replaced(places: Sequence[Place], weights: Sequence[Tensor]) -> Iterator[Non
 
 @torch.library.custom_op("vision_attn::cast_all", mutates_args=())
 def cast_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Cast tensors to `dtype`, by one kernel for a hundred of them."""
+    """Cast tensors to `dtype`. One kernel casts about a hundred of them."""
     to = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
     torch._foreach_copy_(to, list(tensors))
     return to

@@ -1,5 +1,5 @@
-"""`Displayable`, the base of all results: a notebook displays them, and `save` writes a page, a picture, a figure or
-arrays."""
+"""`Displayable`, the base of all results: notebooks display them, `save` writes a page, a picture, a figure or arrays, and
+`--out` of a command writes a folder of pages and pictures."""
 
 import re
 from abc import ABC, abstractmethod

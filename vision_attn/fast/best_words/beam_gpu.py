@@ -17,8 +17,8 @@ MOST = 1024
 def extend(
     log_prob: Tensor, words: Tensor, total: Tensor, ended: Tensor, K: int, penalty: Tensor | None, end: int, pad: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return parent, word, gain, total and end (B, K) of the next K rows of each image. K is at most R + R E, of which
-    registers hold about a thousand.
+    """Return parent, word, gain, total and end (B, K) of the next K rows of each image. K is at most R + R E.
+    Registers hold about a thousand candidates.
 
     log_prob, words: (B, R, E), E continuations of each row.
     total, ended: (B, R), the state of each row.
@@ -49,7 +49,7 @@ def _extend(
     log_prob, words, total, ended, penalty, parents, next_words, gains, totals, ends, R, E, K, end, pad,
     PENALTY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The first R candidates are the rows as they are; those that have ended come before all others."""
+    """The first R candidates are the rows without a further word. Rows that have ended win over all others."""
     image, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     stays, option = index < R, index - R
     row = tl.where(stays, index, option // E)

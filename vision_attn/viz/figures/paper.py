@@ -13,7 +13,7 @@ from vision_attn.viz.panel_sheets import fitted
 
 ENDINGS = (".pdf", ".svg", ".png")
 WIDTH, DPI = 6.5, 300
-"""The default width of a figure in inches, that of a page's single column of text, and the dots per inch."""
+"""The default width of a figure in inches, that of a page with one column of text; and its dots per inch."""
 LARGEST = 50, 2400
 """The largest width and dots per inch."""
 PIXELS = 550_000
@@ -72,7 +72,7 @@ class Paper(NamedTuple):
 
 
 def ending_of(path: Path) -> str:
-    """Return the ending of the name of a figure. Raises UserError for other endings."""
+    """Return the ending of a figure's file name. Raises UserError if it is not one of `ENDINGS`."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"{path}: a figure is a .pdf, .svg or .png: give a name that ends so")
     return path.suffix.lower()

@@ -59,7 +59,7 @@ def _size(group: str) -> int:
     ends = [number[:19] for number in re.findall(r"-?\d+", group)[:2]]
     if max(map(len, ends), default=0) == 19:
         return MOST_SHARDS + 1
-    return abs(int(ends[1]) - int(ends[0])) + 1 if len(ends) == 2 else 64  # letters
+    return abs(int(ends[1]) - int(ends[0])) + 1 if len(ends) == 2 else 64  # a range of letters has at most so many
 
 
 def matching(pattern: str) -> list[Path]:
@@ -92,7 +92,8 @@ def read(path: Path, photograph: str, caption: str, left_out: LeftOut) -> Iterat
     """Read the samples of a shard.
 
     photograph, caption: the columns of a Parquet file.
-    left_out: counts the samples without one of them, once the shard is read to its end.
+    left_out: counts the samples without a photograph or a caption. It is complete when the shard has been read to its
+        end.
     """
     if path.suffix == ".parquet":
         return parquet_samples(path, photograph, caption, left_out)
@@ -113,7 +114,8 @@ def parquet_samples(
 
     photograph, caption: the names of the columns.
     left_out: counts the samples without a photograph or a caption.
-    photographs: False: photographs are empty, and not read if the file says that none is missing.
+    photographs: whether to return photographs. If not, they are empty; they are read only to find missing ones, if the
+        file does not say that there are none.
 
     Raises UserError if the file lacks one of the columns.
     """
@@ -169,5 +171,5 @@ def _parquet_file(path: Path) -> Iterator[Any]:
     try:
         with ParquetFile(path, memory_map=False) as file:
             yield file
-    except (ArrowException, OSError, UnicodeDecodeError) as error:  # of the names of columns
+    except (ArrowException, OSError, UnicodeDecodeError) as error:  # the last: names of columns that are not UTF-8
         raise UserError(f"{path} is not a readable Parquet file: {reason_of(error)}") from error
