@@ -1,5 +1,5 @@
-"""`Displayable`, the base of all results: notebooks display them, `save` writes a page, a picture, a figure or arrays, and
-`--out` of a command writes a folder of pages and pictures."""
+"""`Displayable`, the base of all results: notebooks display them, `save` writes a page, a picture, a figure or arrays.
+Commands write folders of pages and pictures by it (`--out`)."""
 
 import re
 from abc import ABC, abstractmethod
