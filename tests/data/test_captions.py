@@ -675,7 +675,7 @@ def test_captions_in_the_cache_are_the_same(folder, monkeypatch):
 
     annotations_are_read_by(monkeypatch, None)
     again = source(folder, prepare=False, flips=True)
-    again.vocabulary = Encoding(first.vocabulary.words[len(SPECIALS) :], first.vocabulary.kind)
+    again.vocabulary = Encoding(first.vocabulary.words[len(SPECIALS) :], first.vocabulary.splitter)
     again.prepare(Looking())
     assert pairs(again) == expected
     assert isinstance(again.photographs["train"].captions.values.base, np.memmap)

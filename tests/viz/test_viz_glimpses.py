@@ -183,7 +183,7 @@ def test_mistakes_are_named_before_anything_is_written(wrong, told, tmp_path):
 
 def test_huge_images_are_shown_reduced_and_their_glimpses_close_up(tmp_path):
     """The picture takes no more pixels than that of a small image, and what a glimpse saw is not lost in it."""
-    item = looked(channels=3)._replace(extent=(20_000, 12_500))
+    item = looked(channels=3)._replace(full_size=(20_000, 12_500))
     item = item._replace(patches=torch.ones_like(item.patches), image=torch.zeros_like(item.image))
     page = glimpse_sheet(item)
     assert max(page.size) < 2000 and max(gallery_sheet([item, looked()]).size) < 2000
@@ -191,7 +191,7 @@ def test_huge_images_are_shown_reduced_and_their_glimpses_close_up(tmp_path):
     assert bright > 0.1  # the glimpses, in their panels; in the image they would be a pixel
     assert len({frame.size for frame in frames(item)}) == 1
     assert max(Image.open(write_glimpses(tmp_path / "look.png", item)).size) < 2000
-    middle = looked()._replace(extent=(64, 40))  # not close up: an image reduced by 2
+    middle = looked()._replace(full_size=(64, 40))  # not close up: an image reduced by 2
     assert torch.equal(foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).new_zeros(1), torch.zeros(1))
     assert foveated(middle.locations, middle.patches, 40, 64, zoom=0.5).shape == (1, 20, 32)
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageColor
 from vision_attn.system.errors import UserError
 from vision_attn.viz.canvases import READ, SHEER, Rectangles
 from vision_attn.viz.glimpses import RIGHT, WRONG
-from vision_attn.viz.read_windows import _said, _write, write_reads, write_reads_animation
+from vision_attn.viz.read_windows import _answer_text, _write, write_reads, write_reads_animation
 
 B, T, SIDE, N = 2, 3, 20, 4
 
@@ -48,7 +48,7 @@ def test_right_is_green_and_wrong_is_red(tmp_path, said, yes, no):
 
 
 def test_what_is_wrong_is_told_without_colour_too():
-    assert [_said(said, 0, ["cat", "dog"]) for said in (0, 1)] == ["cat", "× dog"] and _said(1, None, []) == "1"
+    assert [_answer_text(said, 0, ["cat", "dog"]) for said in (0, 1)] == ["cat", "× dog"] and _answer_text(1, None, []) == "1"
 
 
 @pytest.mark.parametrize("said, yes", [(0, True), (1, False)])
