@@ -11,6 +11,7 @@ import torch
 from beartype.roar import BeartypeCallHintParamViolation
 
 from vision_attn.attention.scores import Additive
+from vision_attn.criteria.self_critical import fingerprint
 from vision_attn.fast.models.recurrent import longest_first
 from vision_attn.system.checks import require
 from vision_attn.system.errors import UserError
@@ -88,12 +89,14 @@ def test_mistakes_in_python_are_named() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("VISION_ATTN_SHAPES", "1") == "0", reason="VISION_ATTN_SHAPES=0")
-def test_tests_check_shapes() -> None:
-    """Also where one letter would be two sizes. Other types are mypy's."""
+def test_tests_check_shapes_and_types() -> None:
+    """Also where a function has no shape, and where one letter would be two sizes."""
     longest_first(torch.zeros(2, 3, 4, dtype=torch.int64))
     for wrong in (torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64)):
         with pytest.raises(BeartypeCallHintParamViolation):
             longest_first(wrong)
+    with pytest.raises(BeartypeCallHintParamViolation):
+        fingerprint(3, [])
     with pytest.raises(BeartypeCallHintParamViolation):  # two images, and three
         Additive(4, 6, attention_size=7)(torch.zeros(2, 1, 6), torch.zeros(3, 5, 7))
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 from PIL import Image
 
@@ -19,13 +18,8 @@ def image(alpha: torch.Tensor) -> AnsweredImage:
     return AnsweredImage(QUESTION, "star", "cross", 0.987, alpha, Image.new("RGB", (32, 32)), [box, nothing], WHOLE)
 
 
-def remarks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The title and remark of each sheet that is drawn."""
-    return pretend.sheets(monkeypatch)
-
-
 def test_the_card_of_an_image_has_its_question_and_says_what_the_number_is(tmp_path: Path, monkeypatch) -> None:
-    told = remarks(monkeypatch)
+    told = pretend.sheets(monkeypatch)
     alpha = torch.tensor([[[0.1, 0.9]], [[0.5, 0.5]]])
     page = write_image_hops(tmp_path, [image(alpha)])[0].read_text()
     assert f'<p class="question" dir="auto">{QUESTION} cross (probability 0.99), correct: star</p>' in page
@@ -36,7 +30,7 @@ def test_the_card_of_an_image_has_its_question_and_says_what_the_number_is(tmp_p
 
 
 def test_scores_of_an_image_are_drawn_above_and_below_0(tmp_path: Path, monkeypatch) -> None:
-    told = remarks(monkeypatch)
+    told = pretend.sheets(monkeypatch)
     alpha = torch.tensor([[[2.5, -1234.0]], [[0.25, 0.0]]])
     page = write_image_hops(tmp_path, [image(alpha)], scored=True)[0].read_text()
     names = ["hop 1: +2.50", "hop 1: -1,234", "hop 2: +0.25"]  # no panel without light
