@@ -176,6 +176,15 @@ def test_options_may_stand_before_the_config_with_their_value_as_the_next_word(t
     ]  # fmt: skip
 
 
+def test_an_option_with_spaces_in_its_value_is_no_name(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    sources = "--data.sources=[{name: everyday, images: nowhere, annotations: nowhere.json}]"
+    assert main(["eval", "weights/photographs", "--data.images=null", "--data.annotations=null", sources]) == 1
+    assert "nowhere.json was not found" in capsys.readouterr().err
+    assert main(["keys", "sat_photographs", "--data.images=null", sources, "--data.sources=null"]) == 0
+    assert "--data.sources=null" in capsys.readouterr().out  # options keep their order
+
+
 def test_every_key_that_is_listed_can_be_overridden(capsys) -> None:
     assert main(["keys", "sat_soft_scenes"]) == 0
     printed = capsys.readouterr().out

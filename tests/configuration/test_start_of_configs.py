@@ -24,6 +24,17 @@ def test_another_network_is_refused_and_its_own_is_not() -> None:
     assert read(FINETUNE, [f"--task.encoder.name={own['name']}"]).task.arguments["encoder"].arguments == own
 
 
+def test_weights_of_an_encoder_that_the_start_replaces_are_told(capsys) -> None:
+    weights = "--task.encoder.weights=mine.safetensors"
+    for config in (FINETUNE, FINETUNE.with_name("sat_photographs_cider.yaml")):
+        read(config, ["--run.start_from=weights/photographs", weights])
+        told = "here weights/photographs, keeps its encoder: --task.encoder.weights has no effect"
+        assert told in capsys.readouterr().out
+    for start in ("null", "runs/later"):
+        read(config, [f"--run.start_from={start}", weights])
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("null", ["null", "~"])
 def test_no_start_is_an_error_where_the_task_is_that_of_the_start(null: str) -> None:
     with pytest.raises(UserError, match="can therefore not be null: give a run, or train .*sat_soft_small.yaml"):

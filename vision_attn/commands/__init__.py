@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vision_attn import __version__
-from vision_attn.commands._hints import joined
+from vision_attn.commands._hints import joined, spaced_options
 from vision_attn.engine.timing.start import START
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
 from vision_attn.system.errors import UserError
@@ -95,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if mixed and "--" in argv:  # which argparse loses where names may follow options
             end = argv.index("--")
             argv = argv[:end] + [f"./{word}" if word.startswith("-") else word for word in argv[end + 1 :]]
-        arguments, rest = parser.parse_known_intermixed_args(argv) if mixed else parser.parse_known_args(argv)
+        spaced = spaced_options(argv, verbs[chosen].options) if chosen in verbs and not mixed else []
+        parsed = [word for word in argv if word not in spaced]
+        arguments, rest = parser.parse_known_intermixed_args(parsed) if mixed else parser.parse_known_args(parsed)
+        rest = sorted([*spaced, *rest], key=argv.index) if spaced else rest
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.overrides = rest

@@ -127,3 +127,14 @@ def joined(words: Sequence[str], known: Container[str]) -> list[str]:
         else:
             parts.append(word)
     return parts
+
+
+def spaced_options(words: Sequence[str], known: Container[str]) -> list[str]:
+    """Return the options of a config whose values contain spaces, such as --data.sources=[{name: mine, ...}], which the
+    parser would take for names, such as that of a run.
+
+    known: the options of the verb.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    options = (word for word in words[:end] if word.startswith("--") and " " in word)
+    return [word for word in options if word.partition("=")[0] not in known]

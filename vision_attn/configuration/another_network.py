@@ -9,6 +9,7 @@ from vision_attn.system.console import say
 from vision_attn.system.errors import UserError
 
 NAME = ("task", "encoder", "name")
+WEIGHTS = ("task", "encoder", "weights")
 ENCODERS = {
     f"vision_attn.encoders.{name}" for name in ("backbone.Backbone", "patches.Patches", "patches.Timm", "vgg.VGG")
 }

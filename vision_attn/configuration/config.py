@@ -14,7 +14,7 @@ import yaml
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vision_attn.configuration.another_network import NAME, with_network
+from vision_attn.configuration.another_network import NAME, WEIGHTS, with_network
 from vision_attn.configuration.automatic_batch import AUTO, is_automatic, named, placed, with_placeholder
 from vision_attn.configuration.moves import REMOVED, moved, moved_option
 from vision_attn.configuration.options import Option, parse_options, value_of
@@ -22,8 +22,10 @@ from vision_attn.configuration.parts import PartConfig, built, plain
 from vision_attn.configuration.reader import ConfigReader, located
 from vision_attn.configuration.run_settings import Run
 from vision_attn.configuration.trust import Names, RunFolder, Untrusted, Wrong
+from vision_attn.configuration.weights import NAME as FILE
+from vision_attn.configuration.weights import read_shapes
 from vision_attn.system.bounded_yaml import flat, read_yaml
-from vision_attn.system.console import suggest
+from vision_attn.system.console import say, suggest
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import find_best, is_utf8, shipped
 from vision_attn.task import Source, Task
@@ -99,11 +101,13 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
     """If `task` names no class, complete it from the run that the config starts from. Raises UserError if an option
     removes that run, or names another network for its encoder."""
     run, task = content.get("run"), content.get("task") or {}
-    start = run.get("start_from") if isinstance(run, dict) else None
+    before = run.get("start_from") if isinstance(run, dict) else None
     given = {option.path: option.text for option in options}
-    before = start
+    start = before
     if (text := given.get(("run", "start_from"))) is not None:
         start = value_of(text, (str, type(None)), "run.start_from")
+    if isinstance(start, str) and given.get(WEIGHTS, "null") != "null" and NAME not in given:
+        _tell_encoder(start)
     if start is None and before is not None and isinstance(task, dict) and "class_path" not in task:
         raise UserError(
             f"{where} takes its encoder and its captioner from the run in run.start_from, which can therefore not be "
@@ -127,6 +131,17 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
             f"a config {FROM_SCRATCH}"
         )
     return content | {"task": theirs | {"init_args": theirs.get("init_args", {}) | (task.get("init_args") or {})}}
+
+
+def _tell_encoder(start: str) -> None:
+    """Print that weights of an encoder in an option have no effect, if the weights in the run `start` include its
+    encoder."""
+    folder = shipped(start)
+    if folder.is_dir() and any(name.startswith("encoder.") for name in read_shapes(find_best(folder) / FILE)):
+        say(
+            f"a run that starts from another, here {start}, keeps its encoder: --task.encoder.weights has no effect; "
+            "for other weights, train from scratch, without run.start_from"
+        )
 
 
 def build(config: Config) -> dict[str, Any]:
