@@ -16,12 +16,11 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 
     shapes.install()
 
-import torch
-
-from tests import pretend, scoring, ways
+# What imports torch is imported where it is used: the process that shares out the tests (`--numprocesses`) does
+# without, and all others start after it.
+from tests.ways import WAYS, go
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
-torch.set_num_threads(1)  # also where torch was imported before
 os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
@@ -60,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # also where torch was imported before this file
     gc.freeze()
     gc.enable()
 
@@ -81,19 +83,23 @@ def data_folder() -> Path:
 
 @pytest.fixture
 def onednn_for_small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests import pretend
+
     pretend.small_products(monkeypatch)
 
 
-@pytest.fixture(params=ways.WAYS)
+@pytest.fixture(params=WAYS)
 def both_ways(request: pytest.FixtureRequest) -> Iterator[str]:
     """The test runs twice: `ways.prepared` leaves modules as they are, and accelerates them."""
-    ways.go(request.param)
+    go(request.param)
     yield request.param
-    ways.go("plain")
+    go("plain")
 
 
 @pytest.fixture(autouse=True)
 def metrics_without_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions are scored in this process: starting others takes seconds. Not in tests marked `processes`."""
     if request.node.get_closest_marker("processes") is None and request.node.get_closest_marker("chaos") is None:
+        from tests import scoring
+
         scoring.in_this_process(monkeypatch)

@@ -1,12 +1,11 @@
 """Models by plain torch and accelerated: tests with the fixture `both_ways` run once each way."""
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
-from vision_attn.fast import accelerate
-
-Made = TypeVar("Made", bound=nn.Module)
+Made = TypeVar("Made", bound="nn.Module")
 WAYS = ("plain", "fast")
 _way = "plain"
 
@@ -20,5 +19,7 @@ def go(way: str) -> None:
 def prepared(module: Made) -> Made:
     """The module, accelerated where the test runs the fast way."""
     if _way == "fast":
+        from vision_attn.fast import accelerate
+
         accelerate(module)
     return module

@@ -21,10 +21,15 @@ from vision_attn.metrics.coco import captions
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
-processes = multiprocessing.get_context("forkserver")  # torch is imported once, for all of them
+processes = multiprocessing.get_context("forkserver")  # torch and numba are imported once, for all of them
 processes.set_forkserver_preload(
-    ["torch._dynamo", "PIL.Image", "vision_attn.configuration.config", "vision_attn.tasks.classify"]
-)
+    [
+        "torch._dynamo", "torch.utils.flop_counter", "PIL.Image", "charset_normalizer",
+        "vision_attn.configuration.config", "vision_attn.configuration.run_folder", "vision_attn.engine.fit",
+        "vision_attn.tasks.classify", "vision_attn.tasks.caption", "vision_attn.data.digits.clutter",
+        "vision_attn.data.scenes.scenes", "vision_attn.models.ram", "vision_attn.fast.loops",
+    ]
+)  # fmt: skip
 
 
 def train(config: str, **settings) -> list[str]:

@@ -2,11 +2,13 @@
 
 import json
 import unicodedata
+from itertools import product
 
 import pytest
 from tokenizers import Tokenizer
 
 from vision_attn.data.vocabulary import END, PAD, UNKNOWN, Vocabulary
+from vision_attn.data.words import PLAIN, Spaces, spans
 from vision_attn.system.errors import UserError
 
 # A caption, and its words.
@@ -35,6 +37,13 @@ def test_words_of(language):
     assert vocabulary.tokens(caption) == words
     spelled = vocabulary.decode([*vocabulary.encode(caption), END, 3, PAD])
     assert vocabulary.tokens(spelled) == words  # what is decoded reads as the same words
+
+
+def test_plain_captions_have_the_words_that_the_tokenizer_finds():
+    for characters in product('aQu .,:;!?"()', repeat=3):
+        caption = "".join(("b", *characters, "C"))
+        assert PLAIN.fullmatch(caption) and Spaces().split(caption) == [word for word, _ in spans(caption)[1]]
+    assert not any(map(PLAIN.fullmatch, ("3", "don't", "t-shirt", "a\u0301", "\u017f", "a\nb", "a`b", "\u212a")))
 
 
 def test_spaces_stand_where_the_script_has_them():
@@ -145,5 +154,6 @@ def test_flickr8k_and_coco(data_folder):
         captions = [note["caption"] for note in json.loads((data_folder / file).read_text())["annotations"]]
         vocabulary = Vocabulary.build(captions)
         assert len(vocabulary) in known
+        assert all(vocabulary.tokens(caption) == [word for word, _ in spans(caption)[1]] for caption in captions[::10])
         words = [word for caption in captions[::4] for word in vocabulary.encode(caption)]
         assert words.count(UNKNOWN) / len(words) < 0.05

@@ -267,7 +267,8 @@ def test_endless_captions_are_cut(tmp_path):
     assert scored == [True, True] and notes == ["2 captions were cut to 300 words of 100 characters"]
 
 
-def test_bleu_without_brevity_penalty():
+def test_bleu_without_brevity_penalty(monkeypatch):
+    in_this_process(monkeypatch)
     names = ["BLEU-1", "BLEU-2", "BLEU-1-no-brevity", "BLEU-2-no-brevity"]
     found = caption_metrics({1: "a brown dog"}, {1: ["a brown cat sleeps there now"]}, names=names).metrics
     assert found["BLEU-1-no-brevity"] == pytest.approx(2 / 3)
@@ -277,7 +278,8 @@ def test_bleu_without_brevity_penalty():
     assert long["BLEU-2"] == long["BLEU-2-no-brevity"]
 
 
-def test_cider_of_one_image_is_zero_and_said_to_be():
+def test_cider_of_one_image_is_zero_and_said_to_be(monkeypatch):
+    in_this_process(monkeypatch)
     found = caption_metrics({1: "a dog"}, {1: ["a dog"]}, names=["CIDEr"])
     assert found.metrics == {"CIDEr": 0}
     assert "CIDEr of a single image is 0 by construction" in found.notes[0]

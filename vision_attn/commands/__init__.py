@@ -12,6 +12,7 @@ in the code; `--debug` (or VISION_ATTN_DEBUG=1) shows the traceback.
 
 import argparse
 import ast
+import inspect
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -130,7 +132,7 @@ def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
     parsers = parser.add_subparsers(metavar="VERB", required=True, title="verbs")
     verbs = {}
     for name, path in all_verbs().items():
-        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        words = docstring(path)
         verb = verbs[name] = parsers.add_parser(
             name, help=words.split("\n")[0], description=words, allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -146,6 +148,16 @@ def parser_of(*chosen: str | None) -> tuple[Parser, dict[str, Parser]]:
             module.add_arguments(verb)
             verb.set_defaults(run=module.run, parser=verb)
     return parser, verbs
+
+
+def docstring(path: Path) -> str:
+    """Return the docstring of a module. Only the file's beginning is read: each command reads the files of all verbs,
+    and parsing them takes longer than many a command."""
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                return inspect.cleandoc(ast.literal_eval(token.string)) if token.type == tokenize.STRING else ""
+    return ""
 
 
 def all_verbs() -> dict[str, Path]:

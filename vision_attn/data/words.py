@@ -54,6 +54,8 @@ SAME_CASE = [
 ]
 CASED, NORMALIZER = Normalizers(SAME_CASE), Normalizers([*SAME_CASE, Lowercase()])
 AT_SPACES = Split(Regex(WORD), behavior="removed", invert=True)
+PLAIN, PLAIN_WORD = re.compile(r'[A-Za-z .,:;!?"()]*'), re.compile("[a-z]+")
+"""Captions whose words are their runs of letters alone, and such a word: true of most captions of photographs."""
 CHARACTERS = Split(
     Regex(rf"{START}?(?:{FLAG}|{JOINED_PICTOGRAPHS}|.[\p{{M}}\u200c\u200d]*)"), behavior="removed", invert=True
 )
@@ -111,6 +113,8 @@ class Spaces(WordSplitter):
     scored = None
 
     def split(self, caption: str) -> list[str]:
+        if PLAIN.fullmatch(caption):  # the same words, many times as fast
+            return PLAIN_WORD.findall(caption.lower())
         return [word for word, _ in spans(caption)[1]]
 
     def json(self, ids: dict[str, int]) -> str:

@@ -5,6 +5,7 @@ MobileNetV2 look 6% of the image's side to the upper left of their places in an 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -69,14 +70,12 @@ def measured_extent(maps: Maps, size: tuple[int, int]) -> tuple[Extent, tuple[in
     the square. The noise and the places are the same each time. The distance between cells follows from the sizes: see
     `stride`. An offset within twice its standard error counts as 0. If no map changes, the extent is the whole image.
     """
-    generator = torch.Generator().manual_seed(0)
-    rows, columns = grid = tuple(maps(noise(1, size, generator)).shape[2:])
+    rows, columns = grid = tuple(maps(noise(1, size, torch.Generator().manual_seed(0))).shape[2:])
     least = FINE if min((side for side in grid if side > 1), default=0) >= CELLS else COARSE
     number = max(least, min(MOST, PIXELS // (size[0] * size[1])))
-    plain = noise(number, size, generator)
+    images_of = _kept_images if number * size[0] * size[1] <= PIXELS else _images
+    plain, changed, places = images_of(number, size, (rows, columns))
     strides = [stride(pixels, cells) for pixels, cells in zip(size, grid, strict=True)]
-    places = torch.stack([_places(number, *axis, generator) for axis in zip(size, grid, strides, strict=True)], dim=1)
-    changed = marked(plain, places, [max(1, round(step / 4)) for step in strides])
     batches = zip(plain.split(AT_ONCE), changed.split(AT_ONCE), strict=True)
     pairs = [(maps(before).float(), maps(after).float()) for before, after in batches]
     change = torch.cat([(after - before).square().sum(dim=1) for before, after in pairs]).double().cpu()
@@ -112,6 +111,23 @@ def noise(number: int, size: tuple[int, int], generator: torch.Generator) -> UIn
         grains = torch.randn(number, 3, *coarse, generator=generator)
         images += F.interpolate(grains, size, mode="bicubic", align_corners=False) * (4 / parts) ** 0.7
     return (images / images.std() * 55 + 115).round().clamp(0, 255).to(torch.uint8)
+
+
+def _images(
+    number: int, size: tuple[int, int], grid: tuple[int, int]
+) -> tuple[UInt8[Tensor, "N 3 Y X"], UInt8[Tensor, "N 3 Y X"], Int[Tensor, "N 2"]]:
+    """Return the images of every measurement of this size and grid: of noise, the same with marks, and the places of
+    the marks."""
+    generator = torch.Generator().manual_seed(0)
+    noise(1, size, generator)  # by which the grid was learned
+    plain = noise(number, size, generator)
+    strides = [stride(pixels, cells) for pixels, cells in zip(size, grid, strict=True)]
+    places = torch.stack([_places(number, *axis, generator) for axis in zip(size, grid, strides, strict=True)], dim=1)
+    return plain, marked(plain, places, [max(1, round(step / 4)) for step in strides]), places
+
+
+_kept_images = lru_cache(maxsize=4)(_images)
+"""`_images`, kept for further models: making them takes as long as the maps of a small network. Two megabytes each."""
 
 
 def _places(number: int, pixels: int, cells: int, step: float, generator: torch.Generator) -> Int[Tensor, "N"]:
