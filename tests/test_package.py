@@ -183,6 +183,8 @@ def test_an_option_with_spaces_in_its_value_is_no_name(tmp_path, monkeypatch, ca
     assert "nowhere.json was not found" in capsys.readouterr().err
     assert main(["keys", "sat_photographs", "--data.images=null", sources, "--data.sources=null"]) == 0
     assert "--data.sources=null" in capsys.readouterr().out  # options keep their order
+    held = _hints.spaces_held(["--a=b c", "--beams=1 2", "--odd name.jpg", "--", "--d=e f"], {"--beams"})
+    assert held == [f"--a=b{_hints.HELD}c", "--beams=1 2", "--odd name.jpg", "--", "--d=e f"]
 
 
 def test_every_key_that_is_listed_can_be_overridden(capsys) -> None:

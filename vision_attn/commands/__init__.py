@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vision_attn import __version__
-from vision_attn.commands._hints import joined, spaced_options
+from vision_attn.commands._hints import HELD, joined, spaces_held
 from vision_attn.engine.timing.start import START
 from vision_attn.system.console import complain, discard, end_progress, log_to_terminal, printable, suggest
 from vision_attn.system.errors import UserError
@@ -90,20 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if chosen in verbs:
             verbs[chosen].given = argv
         if chosen in verbs and verbs[chosen].get_default("overrides") is not None:
-            argv = joined(argv, verbs[chosen].options)
+            argv = spaces_held(joined(argv, verbs[chosen].options), verbs[chosen].options)
         elif chosen in verbs and argv[0] == chosen:  # names may follow options
             parser, argv = verbs[chosen], argv[1:]
         mixed = parser is verbs.get(chosen or "")
         if mixed and "--" in argv:  # which argparse loses where names may follow options
             end = argv.index("--")
             argv = argv[:end] + [f"./{word}" if word.startswith("-") else word for word in argv[end + 1 :]]
-        spaced = spaced_options(argv, verbs[chosen].options) if chosen in verbs and not mixed else []
-        parsed = [word for word in argv if word not in spaced]
-        arguments, rest = parser.parse_known_intermixed_args(parsed) if mixed else parser.parse_known_args(parsed)
-        rest = sorted([*spaced, *rest], key=argv.index) if spaced else rest
+        arguments, rest = parser.parse_known_intermixed_args(argv) if mixed else parser.parse_known_args(argv)
         if rest and not hasattr(arguments, "overrides"):
             arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.overrides = rest
+        arguments.overrides = [word.replace(HELD, " ") for word in rest]
         log_to_terminal(quiet=arguments.quiet, verbose=arguments.verbose)
         if chosen != "completion":
             check_address_space()

@@ -14,6 +14,9 @@ from vision_attn.system.files import ours, shipped
 if TYPE_CHECKING:  # or `--help` would import torch
     from vision_attn.configuration.reader import UnknownKey
 
+HELD = "\0"
+"""A character that no command line contains."""
+
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add CONFIG, and any option for its keys."""
@@ -129,12 +132,16 @@ def joined(words: Sequence[str], known: Container[str]) -> list[str]:
     return parts
 
 
-def spaced_options(words: Sequence[str], known: Container[str]) -> list[str]:
-    """Return the options of a config whose values contain spaces, such as --data.sources=[{name: mine, ...}], which the
-    parser would take for names, such as that of a run.
+def spaces_held(words: Sequence[str], known: Container[str]) -> list[str]:
+    """Replace the spaces in options of a config, such as --data.sources=[{name: mine, ...}], by `HELD`. argparse takes
+    a word with a space for a name, such as that of a run.
 
     known: the options of the verb.
     """
     end = words.index("--") if "--" in words else len(words)
-    options = (word for word in words[:end] if word.startswith("--") and " " in word)
-    return [word for word in options if word.partition("=")[0] not in known]
+
+    def held(word: str) -> str:
+        key, equals, _ = word.partition("=")
+        return word.replace(" ", HELD) if key.startswith("--") and equals and key not in known else word
+
+    return [*map(held, words[:end]), *words[end:]]

@@ -101,9 +101,9 @@ def _with_task(content: dict[str, Any], options: Sequence[Option], *, where: Pat
     """If `task` names no class, complete it from the run that the config starts from. Raises UserError if an option
     removes that run, or names another network for its encoder."""
     run, task = content.get("run"), content.get("task") or {}
-    before = run.get("start_from") if isinstance(run, dict) else None
+    start = run.get("start_from") if isinstance(run, dict) else None
     given = {option.path: option.text for option in options}
-    start = before
+    before = start
     if (text := given.get(("run", "start_from"))) is not None:
         start = value_of(text, (str, type(None)), "run.start_from")
     if isinstance(start, str) and given.get(WEIGHTS, "null") != "null" and NAME not in given:
