@@ -37,6 +37,7 @@ from vision_attn.engine.run_folder.start import check_rate
 from vision_attn.fast import accelerate
 from vision_attn.fast.likelihood import weighted_words
 from vision_attn.metrics.cider import padded
+from vision_attn.metrics.sentence_bleu import sentence_bleu
 from vision_attn.models.show_and_tell import ShowAndTell
 from vision_attn.models.show_attend_tell import ShowAttendTell
 from vision_attn.models.top_down import TopDown
@@ -95,13 +96,14 @@ def every_caption() -> torch.Tensor:
 
 
 def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> torch.Tensor:
-    """The gradient of -E[CIDEr-D] - entropy_weight H, a sum over all captions."""
+    """The gradient of -E[CIDEr-D + bleu_weight BLEU] - entropy_weight H, a sum over all captions."""
     words = every_caption()
     texts = padded([[criterion.ids(caption) for caption in REFERENCES[0]]])
     with as_at_test(model), barring_pad(model):
         log_prob = model(regions, words).log_prob.sum(dim=-1)
     torch.testing.assert_close(log_prob.exp().sum().item(), 1.0)
     reward = criterion.cider(words, texts) - criterion.entropy_weight * log_prob
+    reward = reward + criterion.bleu_weight * sentence_bleu(words, texts)
     return gradient(model, -(log_prob.exp() * reward).sum())
 
 
@@ -111,6 +113,7 @@ def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> t
         *((name, {}) for name in MODELS),
         ("soft", {"baseline": "greedy"}),
         ("soft", {"entropy_weight": 0.5}),
+        ("soft", {"bleu_weight": 5.0}),
         ("soft", {"num_samples": 2}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Self-critical sequence training: REINFORCE of sampled captions, with CIDEr-D as their reward."""
+"""Self-critical sequence training: REINFORCE of sampled captions, with CIDEr-D and BLEU as their reward."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +17,7 @@ from vision_attn.decode import greedy, sample
 from vision_attn.decode.replay import has_graphs
 from vision_attn.layers.padding import rounded
 from vision_attn.metrics.cider import CiderD, ReferenceTable, padded, word_ids
+from vision_attn.metrics.sentence_bleu import sentence_bleu
 from vision_attn.system.checks import check_range
 from vision_attn.system.console import progress
 from vision_attn.system.errors import UserError
@@ -32,8 +33,8 @@ class SampledCaptions(NamedTuple):
 
 
 class SelfCritical(Criterion):
-    """-E[CIDEr-D of a caption sampled from the captioner], trained by REINFORCE. The baseline is the reward of other
-    captions of the image (Rennie et al. 2017; Luo 2020).
+    """-E[reward of a caption sampled from the captioner], trained by REINFORCE. The reward is CIDEr-D plus
+    `bleu_weight` times BLEU-4, and the baseline that of other captions of the image (Rennie et al. 2017; Luo 2020).
 
     num_samples: captions sampled for each image.
     baseline: "leave-one-out", the mean reward of the other samples of the image (Luo 2020), or "greedy", the reward of
@@ -41,9 +42,11 @@ class SelfCritical(Criterion):
     max_words: samples are cut after this number of words; a cut sample has no END, and is scored without it.
     temperature: divides the logits of the captioner from which the run starts, once, before training.
     reward_weight: the factor of this loss, for use together with other criteria.
+    bleu_weight: the weight of BLEU-4, from 0 to 1 (`metrics.sentence_bleu`), beside CIDEr-D, from 0 to 10. Rare
+        n-grams weigh most in CIDEr-D; in BLEU all weigh the same.
     entropy_weight: the weight of the entropy of a caption's distribution, in nats, that is added to the reward.
 
-    The reward is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
+    CIDEr-D is 10 times a similarity, as in `pycocoevalcap`, and counts END (see `metrics.cider.CiderD`). Document
     frequencies are counted on the training captions and stored in checkpoints. A run cannot be resumed with other
     captions or another vocabulary.
 
@@ -55,7 +58,7 @@ class SelfCritical(Criterion):
     the unknown word, which matches no word of a reference and therefore gets rarer. Only PAD is barred, and the
     log-probability of a sample is that of the distribution without it (`Captioner.bars_pad`).
 
-    Logs `reward`, the mean CIDEr-D of samples, and `reward_std`, its standard deviation within an image, averaged over
+    Logs `reward`, its mean over samples, and `reward_std`, its standard deviation within an image, averaged over
     images: the estimator learns from these differences alone.
     """
 
@@ -72,14 +75,16 @@ class SelfCritical(Criterion):
         max_words: int = 30,
         temperature: float = 1.0,
         reward_weight: float = 1.0,
+        bleu_weight: float = 0.0,
         entropy_weight: float = 0.0,
     ):
         super().__init__()
         check_range("SelfCritical", 2, 1000, num_samples=num_samples)
         check_range("SelfCritical", 1, 1000, max_words=max_words)
         check_range("SelfCritical", 0.01, 1, temperature=temperature)
+        check_range("SelfCritical", 0, 1000, bleu_weight=bleu_weight)
         self.num_samples, self.greedy, self.max_words = num_samples, baseline == "greedy", max_words
-        self.temperature, self.entropy_weight = temperature, entropy_weight
+        self.temperature, self.bleu_weight, self.entropy_weight = temperature, bleu_weight, entropy_weight
         self.cider = CiderD()
         self.register_buffer("counted_on", torch.zeros((), dtype=torch.long))
         value = Subtracted if self.greedy else partial(LeaveOneOut, num_runs=num_samples)
@@ -127,7 +132,7 @@ class SelfCritical(Criterion):
     ) -> dict[str, Tensor]:
         words, references = sampled
         with torch.no_grad():
-            reward, baseline = self.cider(words, references).float().tensor_split([self.num_samples], dim=1)
+            reward, baseline = self.reward(words, references).float().tensor_split([self.num_samples], dim=1)
             gained, words = reward - baseline if self.greedy else reward, words[:, : self.num_samples]
         # cuDNN differentiates an LSTM only in training mode.
         with as_at_test(model), barring_pad(model), torch.backends.cudnn.flags(enabled=False):
@@ -138,6 +143,11 @@ class SelfCritical(Criterion):
         choice = Choice(log_prob, torch.zeros_like(log_prob), words != PAD, nothing)
         loss = self.reinforce(choice, gained).loss.mean()
         return {"loss": loss, "reward": reward.mean(), "reward_std": reward.std(dim=1).mean()}
+
+    def reward(self, words: Int[Tensor, "B R T"], references: Int[Tensor, "B M S"]) -> Float[Tensor, "B R"]:
+        """Return CIDEr-D plus `bleu_weight` times BLEU-4 of each caption, in float64 (float32 on MPS)."""
+        reward = self.cider(words, references)
+        return reward + self.bleu_weight * sentence_bleu(words, references) if self.bleu_weight else reward
 
     def texts(self, references: Sequence[Sequence[str]], device: torch.device) -> Int[Tensor, "B M S"]:
         """Return the word ids of references, padded with PAD."""

@@ -12,12 +12,9 @@ from torch.nn import functional as F
 
 from vision_attn.contracts import END, PAD
 from vision_attn.layers.precision import double
+from vision_attn.metrics.ngrams import hashed, occurrences
 from vision_attn.system.errors import UserError
 
-ORDERS = 4
-"""The number of orders: n-grams have 1 to 4 words."""
-MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
-"""The multiplier of hashes; odd, so that multiplication modulo 2**64 is one to one."""
 AT_ONCE = 1024
 """The number of images whose n-grams are counted together."""
 
@@ -85,9 +82,9 @@ class CiderD(nn.Module):
         captions, references = self._counted(captions), self._counted(references)
         mine, theirs = hashed(captions), hashed(references)
         my_weight, their_weight = self.idf(mine).square(), self.idf(theirs).square()
-        my_count = double(_occurrences(mine, mine))
-        their_count = double(_occurrences(theirs, theirs))
-        common = double(_occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
+        my_count = double(occurrences(mine, mine))
+        their_count = double(occurrences(theirs, theirs))
+        common = double(occurrences(mine[:, :, None], theirs[:, None]))  # (B, R, M, 4, T): in each reference
         # A sum over positions counts an n-gram that occurs c times c times: hence one factor c less.
         clipped = torch.minimum(my_count[:, :, None], common) * common / my_count.clamp(min=1)[:, :, None]
         product = (clipped * my_weight[:, :, None]).sum(dim=-1)
@@ -120,16 +117,6 @@ def _fit(module: CiderD, state: Mapping[str, Tensor], prefix: str, *_: object) -
             setattr(module, name, getattr(module, name).new_zeros(state[prefix + name].shape))
     if (number := state.get(prefix + "num_images")) is not None:
         module.is_counted = bool(number)
-
-
-def hashed(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows 4 T"]:
-    """Hash the n-grams of each order that begin at each word; 0 if the caption ends within the n-gram."""
-    keys, key = [], torch.zeros_like(words)
-    for order in range(ORDERS):
-        last = F.pad(words, (0, ORDERS))[..., order : order + words.shape[-1]]
-        key = ((key + last) * MULTIPLIER).where(last != PAD, 0)
-        keys.append(key)
-    return torch.stack(keys, dim=-2)
 
 
 def word_ids(tokens: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
@@ -192,12 +179,6 @@ class ReferenceTable:
         inside = position < self.sizes[index][..., None]
         place = (self.starts[index][..., None] + position).clamp(max=len(self.words) - 1)
         return self.words[place].where(inside, PAD)
-
-
-def _occurrences(ngrams: Int[Tensor, "*rows 4 T"], among: Int[Tensor, "*rows_too 4 S"]) -> Int[Tensor, "*both 4 T"]:
-    """Count how often each n-gram occurs among others. Counts of padding are meaningless, and get a weight of 0
-    later."""
-    return (ngrams[..., :, None] == among[..., None, :]).sum(dim=-1)
 
 
 def _bigrams(words: Int[Tensor, "*rows T"]) -> Int[Tensor, "*rows"]:
