@@ -30,6 +30,18 @@ ADDRESS = "https://example.org/vision_attn"
 
 
 @pytest.fixture(scope="module")
+def unpacked(tmp_path_factory) -> Path:
+    """What is in a wheel of the checkout, which is what an installation copies."""
+    wheels = pytest.importorskip("hatchling.builders.wheel", reason=NEEDED)
+    dist, site = (tmp_path_factory.mktemp(name) for name in ("dist", "site"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VISION_ATTN_REPOSITORY", ADDRESS)
+        (wheel,) = wheels.WheelBuilder(str(ROOT)).build(directory=str(dist), versions=["standard"])
+    shutil.unpack_archive(wheel, site, "zip")
+    return site
+
+
+@pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
     """The site-packages of a new environment, into which pip has installed the wheel and nothing else: the wheel of
     the sdist, as of a release. It borrows what the package depends on from this environment. Without hatchling, these
@@ -102,17 +114,17 @@ assert main(["demo", *sys.argv[2:]]) == 0
     assert done.returncode == 0 and done.stdout.startswith("vision-attn "), done.stderr
 
 
-def test_the_wheel_holds_all_of_the_package(installed: Path) -> None:
+def test_the_wheel_holds_all_of_the_package(unpacked: Path) -> None:
     """Also what is no code, such as the templates of pages."""
     ours = {path.relative_to(ROOT) for path in (ROOT / "vision_attn").rglob("*") if path.is_file()}
     ours = {path for path in ours if "__pycache__" not in path.parts}
     assert {path.suffix for path in ours} >= {".py", ".html", ".css", ".js", ".typed"}
-    assert {str(path) for path in ours if not (installed / path).is_file()} == set()
+    assert {str(path) for path in ours if not (unpacked / path).is_file()} == set()
 
 
-def test_the_wheel_is_typed_and_says_where_the_project_is(installed) -> None:
-    assert (installed / "vision_attn/py.typed").is_file()
-    (path,) = installed.glob("*.dist-info/METADATA")
+def test_the_wheel_is_typed_and_says_where_the_project_is(unpacked) -> None:
+    assert (unpacked / "vision_attn/py.typed").is_file()
+    (path,) = unpacked.glob("*.dist-info/METADATA")
     metadata = email.message_from_string(path.read_text())
     assert f"Repository, {ADDRESS}" in metadata.get_all("Project-URL")
     assert metadata["Requires-Python"] == ">=3.10" and "Typing :: Typed" in metadata.get_all("Classifier")
