@@ -48,10 +48,10 @@ CHOSEN = [1, 2, 2, 1, 1, 2, 2, 1]
     [
         (["classify", "classifier", "images"], 10),
         (["caption", "captioner", "images"], 1),  # photographs are captioned 16 at a time
-        (["look", "squeezenet1_1", "images/0.png", "images/1.png", "--weights=none"], 2),
+        (["look", "timm:test_vit", "images/0.png", "images/1.png", "--weights=none"], 2),
         (["measure", "classifier", "--number=3", "--method=glimpses", "--best=0", "--sanity=0", "--steps=2"], 5),
         (["eval", "captioner"], 1),
-        (["eval", "captioner", "--data.test_images=40"], 10),
+        (["eval", "captioner", "--data.test_images=10", "--data.batch_size=1"], 10),
     ],
 )
 def test_commands_try_one_thread_and_all(

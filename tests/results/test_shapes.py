@@ -4,17 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintParamViolation
+from beartype import beartype
+from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
+from jaxtyping import Float
+from torch import Tensor
 
 from vision_attn.attention.scores import Additive
 from vision_attn.criteria.self_critical import fingerprint
 from vision_attn.fast.models.recurrent import longest_first
 from vision_attn.system.checks import require
 from vision_attn.system.errors import UserError
+
+Pair = tuple[Float[Tensor, "B"], int]
 
 MISTAKES = """
 import json, torch
@@ -99,6 +106,33 @@ def test_tests_check_shapes_and_types() -> None:
         fingerprint(3, [])
     with pytest.raises(BeartypeCallHintParamViolation):  # two images, and three
         Additive(4, 6, attention_size=7)(torch.zeros(2, 1, 6), torch.zeros(3, 5, 7))
+
+
+def test_a_check_that_succeeded_is_repeated_where_a_shape_or_a_type_is_another() -> None:
+    """Of the arguments, of what they hold, and of the result, where one letter is one size."""
+    from tests.shapes import checked
+
+    @checked(typechecker=beartype)
+    def first(x: Float[Tensor, "B D"], more: Sequence[Float[Tensor, "D"]]) -> Pair:
+        return returned[0]
+
+    @checked(typechecker=beartype)
+    def chosen(mode: Literal["a", "b"]) -> None: ...
+
+    fine = torch.zeros(2, 3), [torch.zeros(3)]
+    returned = [(torch.zeros(2), 1)]
+    for _ in range(2):
+        assert first(*fine) is returned[0] and first(fine[0], more=fine[1]) is returned[0]
+    for wrong in ((fine[0], [torch.zeros(4)]), (torch.zeros(2, 3, 1), fine[1]), (fine[0].long(), fine[1])):
+        with pytest.raises(BeartypeCallHintParamViolation, match=r"first\(\)"):
+            first(*wrong)
+    for result in ((torch.zeros(3), 1), (torch.zeros(2), 1.0), torch.zeros(2)):
+        returned[0] = result
+        with pytest.raises(BeartypeCallHintReturnViolation, match=r"first\(\)"):
+            first(*fine)
+    chosen("a")
+    with pytest.raises(BeartypeCallHintParamViolation, match=r"chosen\(\)"):
+        chosen("c")
 
 
 def test_what_fits_is_accepted() -> None:
