@@ -10,6 +10,7 @@ import pytest
 # Tests are small: a second thread on a busy machine is mostly waited for. And they compare bits: no trial of threads
 # (`system.thread_trial`), whose result depends on what else the machine does, takes place here or in a child.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"  # where a test asks for more, those that wait leave the cores to other tests
 
 if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is imported anywhere
     from tests import shapes
