@@ -20,7 +20,6 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 # What imports torch is imported where it is used: the process that shares out the tests (`--numprocesses`) does
 # without, and all others start after it.
 from tests.ways import WAYS, go
-
 from vision_attn.system import memory
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay

@@ -159,11 +159,23 @@ def _shrink(part: PartConfig) -> None:
                 arguments[key] = SMALL[key]
 
 
+def alike(case: str, *, numbers: bool = True) -> tuple[object, ...]:
+    """The same for cases that differ in data alone, which are equal at this size; without `numbers` also for those that
+    differ in arguments alone."""
+    config = resolved(case)
+    task = str(config.task) if numbers else (*sorted(part.class_path for part in parts_of(config.task)),)
+    return _shape(config), task
+
+
+def _shape(config: Config) -> tuple[int, int, int]:
+    source = config.data.constructor.__name__
+    return {"LargeClutter": (1, 0, 0), "LabelledImages": (3, SIDE, SIDE)}.get(source, (1, SIDE, SIDE))
+
+
 def made(case: str, *, ragged: bool = True) -> Made:
     """The task of a case, and a batch of training, whose captions have one length unless they are `ragged`."""
     config = resolved(case)
-    kind, source = (part.constructor.__name__ for part in (config.task, config.data))
-    shape = {"LargeClutter": (1, 0, 0), "LabelledImages": (3, SIDE, SIDE)}.get(source, (1, SIDE, SIDE))
+    kind, shape = config.task.constructor.__name__, _shape(config)
     words, strings = (RAGGED_WORDS, RAGGED_STRINGS) if ragged else (WORDS, STRINGS)
     captions = strings if kind == "Transcription" else words
     nothing = Nothing(shape, captions)
