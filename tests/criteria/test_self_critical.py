@@ -107,19 +107,22 @@ def exact(model: Captioner, regions: torch.Tensor, criterion: SelfCritical) -> t
     return gradient(model, -(log_prob.exp() * reward).sum())
 
 
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        *((name, {}) for name in MODELS),
-        ("soft", {"baseline": "greedy"}),
-        ("soft", {"entropy_weight": 0.5}),
-        ("soft", {"bleu_weight": 5.0}),
-        ("soft", {"num_samples": 2}),
-    ],
-)
-def test_the_mean_gradient_is_that_of_all_captions(name, options, both_ways):
+@pytest.mark.parametrize("name", MODELS)
+def test_the_mean_gradient_is_that_of_all_captions(name, both_ways):
     """With dropout in the model, which may not touch the samples nor their gradient."""
     model, regions = build(name)
+    criterion = SelfCritical(model, max_words=T)
+    criterion.prepare(Words())
+    worst, distance, relative = off(model, regions, criterion)
+    assert worst < 5.5 and distance < 8 and relative < 0.25
+
+
+@pytest.mark.parametrize(
+    "options", [{"baseline": "greedy"}, {"entropy_weight": 0.5}, {"bleu_weight": 5.0}, {"num_samples": 2}], ids=str
+)
+def test_the_mean_gradient_with_each_option_is_that_of_all_captions(options):
+    """Which no fast version reads."""
+    model, regions = build("soft")
     criterion = SelfCritical(model, max_words=T, **options)
     criterion.prepare(Words())
     worst, distance, relative = off(model, regions, criterion)
