@@ -5,12 +5,12 @@ arguments twice in every call: two fifths of the time of all tests. Here one is 
 whose arguments and result have the types, shapes and number formats of a call before it is not checked again: a check
 sees nothing else of them."""
 
+import inspect
 import re
 import sys
 import threading
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
-from inspect import CO_VARARGS, CO_VARKEYWORDS, isgeneratorfunction
 from types import CodeType, FunctionType, UnionType
 from typing import Any, Union, get_origin, get_type_hints
 
@@ -37,26 +37,33 @@ def checked(fn: Callable | None = None, *, typechecker: Callable) -> Any:
         return partial(checked, typechecker=typechecker)
     annotations = getattr(fn, "__annotations__", {})
     named_sizes = any("{" in repr(annotation) for annotation in annotations.values())  # sizes that arguments give
-    if not isinstance(fn, FunctionType) or isgeneratorfunction(fn) or named_sizes:
+    if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or named_sizes:
         return jaxtyped(fn, typechecker=typechecker)
     if not annotations:
         return fn
+    code = fn.__code__
+    first = int(code.co_argcount > 0 and code.co_varnames[0] not in annotations)  # no check sees `self`
     check: Check | None = None
+    seen: dict[tuple[Hashable, ...], set[Hashable]] = {}
 
     @wraps(fn)
     def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal check
-        if check is None:
-            check = _check_of(fn, typechecker)
+        nonlocal check, seen
         try:
-            given = (*map(kind, arguments), *options, *map(kind, options.values()))
-            found = check.seen.get(given)
+            if options:
+                given = (*map(kind, arguments[first:]), *options, *map(kind, options.values()))
+            else:
+                given = (*map(kind, arguments[first:]),)
+            found = seen.get(given)
         except TypeError:  # of sizes that are symbols, while a graph is traced
             given = found = None
         if found is None:
+            if check is None:
+                check = _check_of(fn, typechecker)
+                seen = check.seen
             result = check.run(fn, arguments, options)
             if given is not None and not check.of_values:
-                check.seen.setdefault(given, set()).add(kind(result))
+                seen.setdefault(given, set()).add(kind(result))
             return result
         result = fn(*arguments, **options)
         if (returned := kind(result)) not in found:
@@ -88,7 +95,7 @@ class Check:
         self.make = lambda: typechecker(running)
         code, said = fn.__code__, repr(hints)
         self.of_values = "Literal" in said
-        if not _OF_THE_FUNCTION.search(said) and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
+        if not _OF_THE_FUNCTION.search(said) and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
             self.names = code.co_varnames[: code.co_argcount]
             self.hints = {name: hint for name, hint in hints.items() if hint not in (Any, object)}
 
@@ -138,8 +145,9 @@ def kind(value: Any) -> Hashable:
     """What a check can see of a value: its type, of an array the shape and the number format, and of what holds others
     the kinds of these; of a list those of the first and the last."""
     of = value.__class__
-    how = _kinds.get(of, _unknown)
-    if how is _unknown:
+    try:
+        how = _kinds[of]
+    except KeyError:
         arrays = np.ndarray, *([sys.modules["torch"].Tensor] if "torch" in sys.modules else [])
         how = _kinds[of] = _of_array if issubclass(of, arrays) else _of_tuple if issubclass(of, tuple) else None
     return of if how is None else how(value)
@@ -161,6 +169,5 @@ def _of_dict(value: dict) -> Hashable:
     return (value.__class__, *map(kind, next(iter(value.items())))) if value else (value.__class__,)
 
 
-_unknown = object()
 _kinds: dict[type, Any] = {list: _of_list, dict: _of_dict}
 """How values of a type are described; None: by their type."""
