@@ -20,12 +20,9 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 # What imports torch is imported where it is used: the process that shares out the tests (`--numprocesses`) does
 # without, and all others start after it.
 from tests.ways import WAYS, go
-from vision_attn.system import memory
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
 os.fsync = lambda _: None  # tests kill processes, never the machine
-# Freed memory stays with the process: to return that of all tests before takes a tenth of a second, in each save.
-memory.return_freed_memory = lambda: None
 
 
 SLOW = (
