@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -165,6 +166,13 @@ def alike(case: str, *, numbers: bool = True) -> tuple[object, ...]:
     config = resolved(case)
     task = str(config.task) if numbers else (*sorted(part.class_path for part in parts_of(config.task)),)
     return _shape(config), task
+
+
+def skip_repeated(key: tuple[object, ...], tried: set[tuple[object, ...]]) -> None:
+    """Skip a test whose key was tried already, and otherwise note it."""
+    if key in tried:
+        pytest.skip("equal to a case before it")
+    tried.add(key)
 
 
 def _shape(config: Config) -> tuple[int, int, int]:

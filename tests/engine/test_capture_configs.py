@@ -65,10 +65,7 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledC
 def test_every_config_is_captured_by_default_on_cuda(
     case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alike = both_ways, tiny.alike(case, numbers=both_ways == "fast")  # plain steps are no default
-    if alike in captured:
-        return
-    captured.add(alike)
+    tiny.skip_repeated((both_ways, tiny.alike(case, numbers=both_ways == "fast")), captured)  # plain is no default
     pretend.no_triton(monkeypatch)  # a kernel needs an address
     pretend.captured_steps(monkeypatch, PlainGraph)
     task, batch = tiny.made(case)
