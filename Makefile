@@ -14,13 +14,12 @@ demo: .venv/.made
 	.venv/bin/vision-attn demo
 
 test: .venv/.made
-	.venv/bin/python -m pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder --durations=10
+	.venv/bin/python -m pytest --workers=auto --durations=10
 
-# Sixteen tests that take half as long as all others, and seldom fail: mypy on the package, the installed wheel, kernels
-# on an interpreter, pycocoevalcap's METEOR, torchrun, every row of `reproduce`, the day of a GPU, encoders of full size,
-# tables of benchmarks, every kind of model in four threads.
+# What takes as long as all others, and seldom fails when they pass: mypy on the package, the installed wheel, every row of
+# `reproduce`, the day of a GPU, every config captured and resumed, networks of other libraries, notebooks, browsers.
 test-slow: .venv/.made
-	.venv/bin/python -m pytest -m slow --durations=0
+	.venv/bin/python -m pytest -m slow --workers=auto --durations=10
 
 # What is compiled, which does not mix with shape checks.
 test-compiled: .venv/.made

@@ -17,27 +17,22 @@ if os.environ.get("VISION_ATTN_SHAPES", "1") != "0":  # before the package is im
 
     shapes.install()
 
-# What imports torch is imported where it is used: the process that shares out the tests (`--numprocesses`) does
-# without, and all others start after it.
 from tests.ways import WAYS, go
+
+pytest_plugins = ["tests.workers"]
 
 gc.disable()  # until all tests are imported, which make millions of objects that stay
 os.fsync = lambda _: None  # tests kill processes, never the machine
 
 
 SLOW = (
-    "test_metrics", "test_kernels", "test_package", "test_commands", "test_distributed", "test_experiments",
-    "test_benchmarks", "test_self_critical", "test_transcribe", "test_captioning", "test_look", "test_startup",
-    "test_serve", "test_connections", "test_ram_runs", "test_image_tokens", "test_sizes", "test_outputs",
-    "test_little_room", "test_threads", "test_uploads", "test_compiling",
+    "test_types", "test_reproduce", "test_look", "test_self_critical", "test_transcribe", "test_gpu_day",
+    "test_places_of_maps", "test_threads", "test_capture_configs", "test_package", "test_benchmarks", "test_metrics",
+    "test_backbone", "test_pretrained", "test_experiments", "test_accelerate", "test_figures", "test_capture",
+    "test_startup", "test_api", "test_captions", "test_shipped", "test_serve", "test_house", "test_measure",
+    "test_features", "test_commands", "test_weights", "test_plain_runs", "test_distributed", "test_kernels",
 )  # fmt: skip
 """Files that take half of the time of all, the slowest first."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores, because some tests wait for others; each costs 12 seconds to start."""
-    return min(4, len(os.sched_getaffinity(0)) + 1) if hasattr(os, "sched_getaffinity") else 4
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -47,7 +42,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     selected, chaos = config.option.markexpr, collection_path.parent.name == "chaos"
     if selected in ("compile", "slow", "gpu"):
-        ignored = f"mark.{selected}" not in collection_path.read_text()
+        text = collection_path.read_text()
+        ignored = f"mark.{selected}" not in text and f"{selected}.after(" not in text
     else:
         ignored = chaos if "not chaos" in selected else selected == "chaos" and not chaos
     return ignored or None

@@ -64,6 +64,7 @@ def test_the_command_says_how_long_each_table_took(monkeypatch, capsys) -> None:
     assert "--threads is 0: give 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["captions", "--quick", f"--folder={tmp_path}"])
     pretend.large_captions(monkeypatch)
@@ -73,6 +74,7 @@ def test_the_start_of_processes_that_share_many_captions(tmp_path, monkeypatch, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_trial_of_threads_is_compared_with_fixed_numbers(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["threads", "--quick", "--busy=1"])
     threads.main()

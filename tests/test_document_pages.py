@@ -68,6 +68,7 @@ def test_the_example_of_every_page_runs_in_a_test() -> None:
     assert data == training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", HERE)
 def test_the_first_command_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(first_block(page)[1].replace("\\\n", " ").splitlines()[0], comments=True)

@@ -58,6 +58,7 @@ def test_a_captured_call_keeps_alive_what_its_graph_reads(monkeypatch: pytest.Mo
     assert torch.equal(replay(), expected)
 
 
+@pytest.mark.slow
 def test_the_table_of_speed_is_made_on_a_cpu(monkeypatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     lines = gpu.gpu(QUICK, 1, "cpu").splitlines()

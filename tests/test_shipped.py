@@ -139,6 +139,7 @@ def test_without_a_run_the_captioner_that_comes_along_is_used(shipped, tmp_path,
     assert capsys.readouterr().out.splitlines() == lines[:1]
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(shipped, tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(import vision_attn\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     shutil.copy(PHOTOGRAPHS[0], tmp_path / "photo.jpg")
@@ -172,6 +173,7 @@ def test_what_is_neither_a_run_nor_a_photograph_is_named(shipped, tmp_path, monk
     assert "runs/missing does not exist: give the folder of a run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_photographs_of_all_sizes_and_colour_modes_are_captioned(shipped, tmp_path, capsys):
     coffee = Image.open(ROOT / "docs/photographs/coffee.jpg")
     deep = np.linspace(0, 65535, 300 * 200, dtype=np.uint16).reshape(200, 300)

@@ -99,6 +99,7 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_front_page_leads_to_every_page_in_one_click(site) -> None:
     front = (site / "index.html").read_text()
     assert "vision-attn caption docs/photographs" in front and 'href="captioning/"' in front

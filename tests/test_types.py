@@ -109,6 +109,7 @@ def test_mypy_knows_every_result_and_finds_no_error_in_the_documented_scripts(ca
     assert 'script.py:4: error: "CaptionResult" has no attribute "txt"' in checked.stdout
 
 
+@pytest.mark.slow
 def test_basedpyright_knows_every_result(tmp_path):
     checker = ["basedpyright", "--level", "error", "--pythonpath", sys.executable]
     told = check(checker, WRONG, tmp_path, SCRIPT).stdout  # once, as its start takes ten seconds

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import slow
 from vision_attn.commands import main
 from vision_attn.configuration.run_folder import open_run
 from vision_attn.data.digits.mnist import DigitBatch
@@ -25,6 +26,7 @@ def test_weights_open_and_are_small(folder):
     assert config["run"]["seed"] is not None
 
 
+@pytest.mark.slow
 def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     """On a tenth of the test canvases, from all over (MNIST's first test digits are harder than its last), its error is
     within what chance makes of the 10,000's; and it can be shown."""
@@ -43,6 +45,7 @@ def test_ram_reads_cluttered_digits(data_folder, tmp_path):
     assert json.loads((tmp_path / "look/metrics_test.json").read_text())["overrides"] == small[:1]
 
 
+@pytest.mark.slow
 def test_films_are_told_word_by_word(tmp_path, monkeypatch, capsys):
     """The film that docs/films.md draws, and the first test films."""
     text = (Path(__file__).parent.parent / "docs" / "films.md").read_text()
@@ -78,7 +81,9 @@ def test_photographs_of_ones_own_start_from_drawn_objects(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1].split("\t")[1] in classes
 
 
-@pytest.mark.parametrize("name, samples", [("draw_mnist", 100), ("draw_mnist32", 1), ("draw_mnist64", 1)])
+@pytest.mark.parametrize(
+    "name, samples", slow.after(1, [("draw_mnist", 100), ("draw_mnist32", 1), ("draw_mnist64", 1)])
+)
 def test_draw_draws_digits(name, samples, data_folder, tmp_path):
     """On the first 1,000 test digits its bound is within what chance makes of the 10,000's, and it draws anew."""
     folder = next(folder for folder in WEIGHTS if folder.name == name)

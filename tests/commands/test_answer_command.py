@@ -59,6 +59,7 @@ def test_only_the_sentences_that_the_model_reads_are_shown(stories) -> None:
     assert list(result.facts)[-3:] == SENTENCES and result.text == "kitchen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_an_example_is_read_as_an_evaluation_reads_it(number: int, stories, scenes) -> None:
     for model in (stories, scenes):
@@ -150,6 +151,7 @@ def test_what_is_unknown_is_said_before_the_answer(monkeypatch, capsys) -> None:
     assert remark.endswith("may answer wrongly: lamp") and answer.startswith("Where is the lamp?\t")
 
 
+@pytest.mark.slow
 def test_the_command_draws_a_scene_and_says_its_answer(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["answer", "weights/scene_questions", "--example", "2", "--out", "look", "--figure", "f.png"]) == 0

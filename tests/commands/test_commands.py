@@ -164,6 +164,7 @@ def test_train_eval_and_caption_go_together(
     assert (drawn / "index.html").is_file() and len(list(drawn.glob("*.png"))) == 2
 
 
+@pytest.mark.slow
 def test_readable_photographs_alone_succeed(captioner: Path, photographs: Path, tmp_path: Path) -> None:
     call = "import sys; from vision_attn.commands import main; sys.exit(main())"
     done = shell("-c", call, "caption", str(captioner), str(photographs / "wide.jpg"), cwd=tmp_path, LC_ALL="C")
@@ -274,6 +275,7 @@ def test_a_reader_who_leaves_is_no_disaster() -> None:
     assert process.wait() == 141
 
 
+@pytest.mark.slow
 def test_the_doors_are_the_verbs(tmp_path: Path) -> None:
     assert shell(str(ROOT / "eval.py"), "--help").stdout.startswith("usage: vision-attn eval")
     done = shell(str(ROOT / "train.py"), "nothing.yaml", cwd=tmp_path)

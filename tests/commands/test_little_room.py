@@ -106,6 +106,7 @@ def test_bytes_can_be_read_and_an_import_is_not_the_reason():
 # A full disk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["encoder.pt2", "encoder.onnx"])
 def test_an_export_to_a_full_disk_is_one_line(run, name, tmp_path, monkeypatch, capsys):
     """A device that is always full stands where the file would be written."""

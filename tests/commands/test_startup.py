@@ -26,6 +26,7 @@ def test_help_needs_no_torch() -> None:
     assert not {"torch", "numpy", "yaml"} & imported(code)
 
 
+@pytest.mark.slow
 def test_photographs_are_captioned_without_torchvision_compiler_numba_and_pages(tmp_path: Path) -> None:
     """Also by the network of the included captioner, which is of this package: torchvision takes as long to import as a
     caption takes."""
@@ -56,6 +57,7 @@ assert main([*sys.argv[2:4], sys.argv[4] + "/dog.jpg", sys.argv[-1]]) == 0
     assert "matplotlib" in modules and "matplotlib.pyplot" not in modules  # pyplot may want a window
 
 
+@pytest.mark.slow
 def test_a_score_and_backbones_need_no_compiler_and_torchvision_finds_it_when_it_needs_it() -> None:
     """On a CPU not even triton, which would be there. Backbones with memory, and without, as in `open_run`."""
     code = f"""
@@ -82,6 +84,7 @@ assert "counters" in vars(sys.modules["torch._dynamo.utils"])
     assert {"torchvision", "torch._dynamo.utils"} <= imported(code)
 
 
+@pytest.mark.slow
 def test_scipy_is_imported_where_an_interval_is_made() -> None:
     code = """
 import numpy as np
@@ -94,6 +97,7 @@ enough.interval()
     assert "scipy.special" in (modules := imported(code)) and "scipy.stats" not in modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch", "triton"])
 def test_nothing_is_said_at_exit(library: str) -> None:
     """Libraries that count their objects complain of those that are left when the process ends."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import slow
 from vision_attn.configuration.another_network import with_network
 from vision_attn.configuration.config import read
 from vision_attn.configuration.options import Option
@@ -20,11 +21,11 @@ def encoder_of(*options: str, config: str = "sat_photographs") -> PartConfig:
 
 @pytest.mark.parametrize(
     "name, size",
-    [
+    slow.after(4, [
         ("resnet50", 2048), ("vgg19", 512), ("convnext_tiny", 768), ("mobilenet_v3_large", 960), ("inception_v3", 2048),
         ("efficientnet_lite0", 320), ("timm:resnet18", 512), ("timm:efficientnet_b0", 1280),
         ("timm:convnext_atto", 320), ("timm:vit_tiny_patch16_224", 192), ("timm:vit_small_patch14_dinov2", 384),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_network_by_its_name_gives_annotation_vectors(name, size, capsys):
     found = encoder_of(f"--task.encoder.name={name}")
@@ -98,8 +99,9 @@ def test_the_network_of_the_config_and_configs_without_one_stay_as_they_are(caps
 
 @pytest.mark.parametrize(
     "name, message",
-    [("resnet51", "no classification network 'resnet51'"), ("timm:resnet19", "timm has no model 'resnet19'"),
-     ("timm:swin_tiny_patch4_window7_224", "has no map of stride 16 or 32: give task.encoder.node")],
+    slow.after(2, [("resnet51", "no classification network 'resnet51'"),
+     ("timm:resnet19", "timm has no model 'resnet19'"),
+     ("timm:swin_tiny_patch4_window7_224", "has no map of stride 16 or 32: give task.encoder.node")]),
 )  # fmt: skip
 def test_a_network_that_does_not_suit_is_an_error(name, message):
     with pytest.raises(UserError, match=message):

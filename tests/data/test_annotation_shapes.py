@@ -330,6 +330,7 @@ FILES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("annotations", FILES)
 def test_the_commands_of_the_docs_train(tmp_path: Path, monkeypatch, caplog, annotations: str) -> None:
     """On each file that docs/captioning_data.md trains on, with a tiny captioner to start from."""

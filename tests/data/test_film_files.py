@@ -215,6 +215,7 @@ def gif_of(width: int, height: int, frames: int) -> bytes:
     return head + frame * frames + b";"
 
 
+@pytest.mark.slow
 def test_what_a_small_file_announces_is_counted_before_it_is_decoded(monkeypatch) -> None:
     def never(*_, **__) -> None:
         raise AssertionError("it is decoded")

@@ -76,6 +76,7 @@ def test_no_cell_takes_long(tmp_path: Path, deadline: None, header: str) -> None
             assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 def test_rows_of_quotation_marks_take_little_time(deadline: None) -> None:
     """Each mark is looked at a few times, also where no field is closed."""
     for row in ('a,"b\n', 'a,"""b\n', 'a,""b""\n', 'a,"b""\n', '","\n'):

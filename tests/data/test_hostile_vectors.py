@@ -106,6 +106,7 @@ def refused(path: Path, name: str, message: str) -> None:
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_shapes_are_looked_at_before_numbers_are_read(tmp_path: Path) -> None:
     """What small files declare would take gigabytes."""
     number = LARGEST // 24 + 1

@@ -214,6 +214,7 @@ def test_a_dataset_of_the_hub_comes_from_the_cache_or_is_downloaded_when_asked(t
         _ = Captions(images="hf://datasets/some/one").photographs
 
 
+@pytest.mark.slow
 def test_commands_work_on_a_dataset(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     saved(Path("mine"), "parquet")

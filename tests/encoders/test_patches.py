@@ -89,6 +89,7 @@ def test_an_unknown_model_of_timm_is_named():
         Timm(name="vit_nothing", pretrained=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torchvision", "timm"])
 def test_transformers_compute_in_bfloat16_too(library):
     if library == "timm":

@@ -61,6 +61,7 @@ def sampled(rows: int, model: Any, regions: Tensor, references: Any) -> SampledC
     return SampledCaptions(*(torch.ones(B, *sizes, dtype=torch.long, device=CUDA) for sizes in ((rows, 8), (2, 6))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", tiny.CASES)
 def test_every_config_is_captured_by_default_on_cuda(
     case: str, both_ways: str, monkeypatch: pytest.MonkeyPatch

@@ -441,6 +441,7 @@ def test_wandb_that_does_not_start_is_left_out(tmp_path, monkeypatch, capsys):
     assert "wandb failed to start" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_wandb_works_offline(tmp_path, monkeypatch, capfd):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

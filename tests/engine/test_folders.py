@@ -145,6 +145,7 @@ def test_a_lock_that_its_holder_removed_in_between_is_taken_again(tmp_path, monk
         assert len(seen) >= 2 and (tmp_path / ".lock").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_where_the_system_is_not_unix(tmp_path):
     """Without the modules and functions that Windows lacks."""
     code = """

@@ -1,5 +1,6 @@
 """Memory that is short: the batch that fits is found or named, and a run goes on with it."""
 
+import gc
 import json
 from functools import partial
 
@@ -21,6 +22,13 @@ from vision_attn.engine.run_folder import checkpoint
 from vision_attn.engine.training import Training
 from vision_attn.system.errors import UserError
 from vision_attn.task import Task
+
+
+@pytest.fixture(scope="module", autouse=True)
+def older_objects_are_left_out() -> None:
+    """Each trial of a size collects garbage, among all objects that tests before these have left."""
+    gc.collect()
+    gc.freeze()
 
 
 class Sized(Points):

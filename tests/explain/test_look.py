@@ -135,6 +135,7 @@ def test_random_weights_are_told_and_always_the_same(photographs: Path, caplog: 
     assert results[0].text == results[1].text and torch.equal(results[0].alpha, results[1].alpha)
 
 
+@pytest.mark.slow
 def test_the_page_names_the_model_the_method_and_random_weights(photographs: Path, tmp_path: Path) -> None:
     random = vision_attn.load("timm:test_vit", weights="none", device="cpu").look([photographs / "0.png"])
     page = random.save(tmp_path / "look.html").read_text()
@@ -493,6 +494,7 @@ def test_relevance_of_the_words_of_a_captioner_that_reads_the_image(photographs:
         assert expected.std() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [blip, llava], ids=lambda make: make.__name__)
 def test_a_caption_of_one_word_is_seen_by_the_layers_of_the_decoder(
     make: Any, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,6 +531,7 @@ def with_gpt2(encoder: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return make
 
 
+@pytest.mark.slow
 def test_windows_have_no_relevance_of_the_whole_image(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -689,6 +692,7 @@ def test_the_documents_commands_are_understood() -> None:
         parser.parse_args(words)
 
 
+@pytest.mark.slow
 def test_the_documents_commands_run(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

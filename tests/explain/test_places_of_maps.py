@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from tests import pretend
+from tests import pretend, slow
 from tests.architectures import VISION
 from tests.explain.test_look import NAMED, WORDS, clip, saved, vit
 from tests.kinds import CAPTIONED, KINDS, changes, check, right, squares, table
@@ -29,7 +29,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "look.md"
 QUICK = [name for name, kind in KINDS.items() if kind.quick]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", slow.after(1, QUICK))
 def test_maps_change_where_the_image_does(name: str) -> None:
     """The other kinds are tested by `make chaos`."""
     check(KINDS[name])
@@ -39,7 +39,7 @@ def test_the_table_of_the_documents_is_that_of_the_kinds() -> None:
     assert table() in DOCUMENT.read_text(), "write what tests.kinds.table() returns into docs/look.md"
 
 
-@pytest.mark.parametrize("kind", CAPTIONED)
+@pytest.mark.parametrize("kind", slow.after(1, CAPTIONED))
 def test_words_of_captioners_look_where_the_image_changes(
     kind: str,
     pretrained: Any,  # noqa: F811

@@ -596,6 +596,7 @@ def test_a_single_score_is_no_probability(tmp_path: Path) -> None:
     assert "(--sanity 0)" in page
 
 
+@pytest.mark.slow
 def test_networks_of_torchvision_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Convolutions without attention, and with random weights, of which the verdict says so."""
     monkeypatch.setattr(AnswerSubject, "extent", lambda *_: Extent())  # which takes seconds, and is tested with `look`
@@ -607,6 +608,7 @@ def test_networks_of_torchvision_are_measured(monkeypatch: pytest.MonkeyPatch) -
     assert list(found.methods) == ["grad-cam"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [blip, llava, clip], ids=lambda make: make.__name__)
 def test_models_of_transformers_are_measured(make: Any, tmp_path: Path) -> None:
     """Captioners on the content words that they generate; matchers on texts. The score of a word is that of

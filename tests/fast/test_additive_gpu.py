@@ -178,6 +178,7 @@ def test_all_that_is_compiled_holds_on_the_interpreter() -> None:
     check_on_the_interpreter("compile", "test_additive_gpu.py")
 
 
+@pytest.mark.slow
 @CPU
 @pytest.mark.parametrize("size", [512, 1], ids=lambda size: f"A={size}")
 @pytest.mark.parametrize(

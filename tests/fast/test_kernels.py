@@ -93,6 +93,7 @@ def calls(half: torch.dtype) -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.parametrize("half", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", calls(torch.float32))

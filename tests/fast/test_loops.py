@@ -70,6 +70,7 @@ def _meet(first, last, arrived):
             break
 
 
+@pytest.mark.slow
 def test_parts_run_at_the_same_time(team):
     arrived = torch.zeros(3, dtype=torch.int64)
     loops.in_threads(_meet, 1, arrived)

@@ -42,6 +42,7 @@ def classes(task: Task) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in tiny.CASES if case not in tiny.VARIANTS])
 def test_every_config_trains_resumes_and_is_evaluated(case: str, tmp_path: Path, monkeypatch) -> None:
     """Each way: an epoch by fast versions, and the next one, resumed, by plain torch."""

@@ -144,6 +144,7 @@ def gradient_centre(maps, size, grid):
 NETWORKS = {"resnet50": "layer1", "mobilenet_v2": "features.6", "vgg19": "features.8", "efficientnet_lite0": "blocks.2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, node", NETWORKS.items())
 def test_networks_look_where_their_gradient_is(name, node):
     torch.manual_seed(0)
@@ -304,6 +305,7 @@ def test_the_field_of_another_library_is_measured_once():
     assert len(calls) == 2 * number
 
 
+@pytest.mark.slow
 def test_python_code_of_version_1_0_finds_what_moved() -> None:
     code = "from vision_attn.contracts.places import centres; from vision_attn.contracts.fields import measured_extent"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=600).returncode == 0

@@ -177,6 +177,7 @@ def test_only_words_that_could_be_said_are_compared() -> None:
     assert shares(log_p[:, 1:2]) is None
 
 
+@pytest.mark.slow
 def test_measure_has_a_column() -> None:
     model = vision_attn.load_model("weights/drawn_scenes", device="cpu")
     result = model.measure(None, number=2, methods=["attention", "grad-cam"], steps=1, best=0, sanity=0)

@@ -84,6 +84,7 @@ def test_captions_are_decoded_as_a_call_asks(runs, capsys) -> None:
             model.caption(PHOTOGRAPHS[0], **options)
 
 
+@pytest.mark.slow
 def test_a_captioner_may_be_loaded_in_inference_mode() -> None:
     with torch.inference_mode():
         assert vision_attn.load().caption(PHOTOGRAPHS[0]).words
@@ -177,6 +178,7 @@ def test_mistakes_say_what_to_do(runs) -> None:
 SHORT = ["--data.epoch_images=64", "--data.val_images=8", "--data.test_images=8", "--run.epochs=1", "--run.warmup=1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch) -> None:
     """Cell by cell, each with what it displays, but for the cell that installs; and they hold no outputs."""

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import vision_attn
-from tests import pretend
+from tests import pretend, slow
 from tests.pretrained import CAPTIONERS, pretrained  # noqa: F401 (a fixture)
 from vision_attn.commands import main
 from vision_attn.explain.tokens import PatchTiles
@@ -177,7 +177,7 @@ def quick_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluators, "caption_metrics", metrics)
 
 
-@pytest.mark.parametrize("kind", ["BLIP", "GIT", "ViT and GPT-2", "Florence-2", "SmolVLM"])
+@pytest.mark.parametrize("kind", slow.after(1, ["BLIP", "GIT", "ViT and GPT-2", "Florence-2", "SmolVLM"]))
 def test_a_captioner_of_transformers_is_used_as_a_run_is(
     kind: str,
     pretrained: Opener,  # noqa: F811

@@ -80,6 +80,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_mistakes_in_python_are_named() -> None:
     environment = os.environ | {"VISION_ATTN_SHAPES": "0"}
     done = subprocess.run(

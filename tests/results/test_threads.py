@@ -236,6 +236,7 @@ def test_threads_find_what_one_thread_finds(
         assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["BLIP", "ViT and GPT-2", "LLaVA"])
 def test_threads_share_a_captioner_of_transformers(kind: str, pretrained: Callable[[str], str]) -> None:  # noqa: F811
     name = pretrained(kind)
@@ -259,6 +260,7 @@ def test_threads_share_an_answerer(case: str) -> None:
         assert together(*[fresh()] * THREADS) == [expected] * THREADS
 
 
+@pytest.mark.slow
 def test_different_questions_to_one_model_do_not_meet(opened: Callable[[Case], Any]) -> None:
     """Measuring makes all weights random for a while, and sampling seeds the generator of all threads."""
     case, alone = CASES["a folded encoder"], opened(CASES["a folded encoder"])
@@ -337,6 +339,7 @@ def test_samples_of_a_seed_go_on_from_batch_to_batch_whatever_else_draws(opened:
     assert found == whole and whole[15] != whole[16] != whole[0]
 
 
+@pytest.mark.slow
 def test_a_thread_may_train_while_another_captions(tmp_path: Path, opened: Callable[[Case], Any]) -> None:
     sizes = dict(option.removeprefix("--").split("=") for option in TINY)
 
@@ -456,6 +459,7 @@ print(len(found), len(set(found)), found[0][:40])
 """
 
 
+@pytest.mark.slow
 def test_the_first_calls_of_a_process_may_come_from_several_threads() -> None:
     """They import numba, whose loops are compiled or read from its cache, and fold the encoder."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, timeout=300)

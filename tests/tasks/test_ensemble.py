@@ -424,6 +424,7 @@ def test_mistakes_in_the_options_of_captions(runs, photograph, capsys):
     assert "not allowed with" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_docs_run(runs, tmp_path, monkeypatch, capsys):
     """All commands in the section on decoding, on untrained runs."""
     text = (Path(__file__).parents[2] / "docs" / "captioning.md").read_text()

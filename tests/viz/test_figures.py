@@ -282,6 +282,7 @@ def test_one_scale_for_all_words_has_their_weights_on_its_bar() -> None:
     assert "max: the largest share of the weight in a region; of an even map: 0.02" in figure.texts[-2].get_text()
 
 
+@pytest.mark.slow
 def test_a_figure_is_no_roll_of_paper(capsys: pytest.CaptureFixture) -> None:
     figure = ResultList([captioned("a dog")] * 12).figure(width=50, dpi=10)
     kept = len(figure.axes) // 3

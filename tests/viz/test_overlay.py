@@ -212,6 +212,7 @@ def test_views_are_chosen_by_keyboard_and_by_touch(browser: Browser, tmp_path: P
     assert browser.run("failed.join()") == ""
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_views_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "images").mkdir()
     files = [{"file_name": f"{number}.jpg", "split": "test"} for number in range(4)]

@@ -322,6 +322,7 @@ def test_figures_of_unlike_heights_leave_no_voids(browser: Browser, tmp_path: Pa
     assert [top for _, top, _ in found] == sorted(top for _, top, _ in found)
 
 
+@pytest.mark.slow
 def test_a_value_that_a_template_lacks_is_a_mistake(tmp_path: Path) -> None:
     """And not an empty place on the page."""
     with pytest.raises(UndefinedError, match="'source' is undefined"):

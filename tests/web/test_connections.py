@@ -339,6 +339,7 @@ def test_a_bug_is_told_to_the_client_and_printed_once(served, monkeypatch, capfd
     assert capfd.readouterr().err.count("AssertionError: ours") == 1
 
 
+@pytest.mark.slow
 def test_a_process_with_few_descriptors_serves_among_idle_clients_and_ends_quietly(tmp_path) -> None:
     """150 connections that send nothing, or half a request, of which 128 descriptors have no room."""
     run = str(write_run("ram_mnist28", tmp_path / "run"))

@@ -233,6 +233,7 @@ VERDICT = "document.querySelector('.verdict').textContent"
 READY = "document.querySelector('.verdict').textContent == '8 glimpses are left.'"
 
 
+@pytest.mark.slow
 def test_a_hidden_digit_is_looked_for_by_mouse_and_by_keyboard(browser, tmp_path) -> None:
     """After each glimpse there is an answer for both; at the end, how many each needed. Contrast of all text."""
     browser.run("Math.random = () => .35; document.querySelector('.another').click()")

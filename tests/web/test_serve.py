@@ -108,6 +108,7 @@ def test_photographs_and_digits_are_answered_with_a_page(served, capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_other_models_are_looked_into_with_a_photograph(served) -> None:
     """With the maps of `look` in Python; texts and methods are passed on, and mistakes told."""
     model = served.models[4][1]
@@ -439,6 +440,7 @@ def test_a_caption_page_at_rest_shows_its_sharpest_map(browser, tmp_path) -> Non
     assert browser.run("seen") == "1232"
 
 
+@pytest.mark.slow
 def test_models_of_other_libraries_in_a_browser(served, browser, tmp_path) -> None:
     """A photograph is dropped; a ViT's map appears at once, beside the map of a convolutional network; the sliders and
     the text change it. A captioner is not asked for a text."""

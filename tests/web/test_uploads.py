@@ -87,6 +87,7 @@ ASKED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ASKED)
 def test_no_upload_is_decoded_in_the_server_or_while_a_model_answers(path: str, served, monkeypatch) -> None:
     """And what is seen is what Python reads of the same file."""
