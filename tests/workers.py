@@ -1,7 +1,8 @@
 """`--workers N`: N processes share the tests. They fork after all tests are collected: to import these takes half a
 minute, which each process that starts by itself takes anew.
 
-A file's tests run in one process, in their order. Reports go to the first process, which prints them as ever."""
+A file's tests run in one process, in their order. Reports go to the first process, which prints them as ever. Where the
+system is not Linux, libraries do not bear a fork: there one process runs all tests."""
 
 import atexit
 import os
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.option
-    if not option.workers or option.collectonly or session.testsfailed:
+    if not option.workers or option.collectonly or session.testsfailed or sys.platform != "linux":
         return None  # pytest's own loop
     files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
     queue, numbers = os.pipe()
@@ -46,7 +47,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def available() -> int:
     """One process more than cores, because some tests wait for others."""
-    return min(4, len(os.sched_getaffinity(0)) + 1) if hasattr(os, "sched_getaffinity") else 4
+    return min(4, len(os.sched_getaffinity(0)) + 1)
 
 
 def numbers_in(queue: int) -> Iterator[int]:
