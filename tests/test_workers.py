@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="one process runs all tests")
 ROOT = Path(__file__).parents[1]
 FILES = {
     "test_first.py": """
