@@ -71,6 +71,8 @@ def fork(session: pytest.Session, files: Iterable[list[pytest.Item]]) -> tuple[C
         sender.close()
         return receiver, worker
     receiver.close()
+    if loops := sys.modules.get("vision_attn.fast.loops"):
+        loops.PROCESS = os.getpid()  # it may use threads, since the process that it was forked from has started none
     captured = session.config.pluginmanager.getplugin("capturemanager")
     try:
         captured.stop_global_capturing()

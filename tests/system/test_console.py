@@ -4,6 +4,7 @@ import io
 import sys
 
 import pytest
+from tqdm import tqdm
 
 from tests import pretend
 from vision_attn import commands
@@ -56,6 +57,7 @@ def test_nothing_of_a_bar_is_left_below_an_error(monkeypatch: pytest.MonkeyPatch
             return True
 
     monkeypatch.setattr(sys, "stderr", Terminal())
+    tqdm._instances.clear()  # bars of tests before this one, below which it would be drawn
     items = iter(progress(range(3), what="look", unit="image"))  # held by the error's traceback
     next(items)
     assert commands._tell(UserError("no such method")) == 1
