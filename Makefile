@@ -16,7 +16,7 @@ demo: .venv/.made
 test: .venv/.made
 	.venv/bin/python -m pytest --workers=auto --durations=10
 
-# What takes as long as all others, and seldom fails when they pass: mypy on the package, the installed wheel, every row of
+# Tests that take long and seldom fail when the others pass: mypy on the package, the installed wheel, every row of
 # `reproduce`, the day of a GPU, every config captured and resumed, networks of other libraries, notebooks, browsers.
 test-slow: .venv/.made
 	.venv/bin/python -m pytest -m slow --workers=auto --durations=10

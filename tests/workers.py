@@ -1,8 +1,8 @@
-"""`--workers N`: N processes share the tests. They fork after all tests are collected: to import these takes half a
-minute, which each process that starts by itself takes anew.
+"""`--workers N`: N processes share the tests. They are forked after one process has collected all tests, so the tests
+are imported once, which takes up to a minute.
 
-A file's tests run in one process, in their order. Reports go to the first process, which prints them as ever. Where the
-system is not Linux, libraries do not bear a fork: there one process runs all tests."""
+The tests of a file run in one process, in order. The first process prints all reports. On systems other than Linux a
+fork is not safe with all libraries, so one process runs all tests."""
 
 import atexit
 import os
@@ -131,10 +131,8 @@ def report(session: pytest.Session, workers: list[Connection]) -> None:
                 del left[given["nodeid"]]
             elif name == "pytest_runtest_logreport":
                 given["report"] = hook.pytest_report_from_serializable(config=session.config, data=given["report"])
-            if name == "pytest_warning_recorded":
-                hook.pytest_warning_recorded.call_historic(kwargs=given)
-            else:
-                getattr(hook, name)(**given)
+            hooked = getattr(hook, name)
+            hooked.call_historic(kwargs=given) if hooked.is_historic() else hooked(**given)
             if session.shouldfail:
                 raise session.Failed(session.shouldfail)
             if session.shouldstop:
