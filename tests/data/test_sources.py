@@ -101,6 +101,20 @@ def shown(captions: Captions, epoch: int = 0, seed: int = 0) -> Counter:
     )
 
 
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_source_may_lack_splits(folder, trainable):
+    """One's own photographs for training, which another set's captions validate; from files, and from a cache."""
+    record = json.loads((folder / "ours/captions.json").read_text())
+    record["images"] = [image for image in record["images"] if image["split"] == "train"]
+    kept = {image["id"] for image in record["images"]}
+    record["annotations"] = [caption for caption in record["annotations"] if caption["image_id"] in kept]
+    (folder / "ours/captions.json").write_text(json.dumps(record))
+    captions = both(folder, trainable=trainable, flips=True)
+    assert captions.summary.startswith("photographs: 48 for training, 3 for validation, 3 for testing; ")
+    assert by_source(shown(captions)) == {"ours": 8, "theirs": 40}
+    assert {source for batch in captions.split("val") for source in batch.sources} == {"theirs"}
+
+
 def by_source(counts: Counter) -> Counter:
     found = Counter()
     for (source, _), number in counts.items():

@@ -84,7 +84,8 @@ class Photographs:
             return sets[0]
         first = np.cumsum([0, *(len(photographs.ids) for photographs in sets)])
         captions = np.cumsum([0, *(len(photographs.captions) for photographs in sets)])
-        placed = all(photographs.sizes is not None for photographs in sets if len(photographs.ids))
+        filled = [photographs for photographs in sets if len(photographs.ids)]  # a source may lack a split
+        placed = all(photographs.sizes is not None for photographs in filled)
         return cls(
             ids=Ragged.joined([photographs.ids for photographs in sets]),
             names=Ragged.texts(
@@ -102,10 +103,8 @@ class Photographs:
             members=np.concatenate(
                 [photographs.members + before for photographs, before in zip(sets, first, strict=False)]
             ),
-            sizes=np.concatenate([photographs.sizes for photographs in sets if len(photographs.ids)] or [np.arange(0)])
-            if placed
-            else None,
-            files=[file for photographs in sets for file in photographs.all_files()] if placed else None,
+            sizes=np.concatenate([photographs.sizes for photographs in filled] or [np.arange(0)]) if placed else None,
+            files=[file for photographs in filled for file in photographs.all_files()] if placed else None,
             sources=sources,
         )
 
