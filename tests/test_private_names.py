@@ -91,6 +91,8 @@ FOREIGN = {
                                  lambda: torch._addmm_activation),
     "_softmax_backward_data": Foreign("fast/", "DRAW does not train on a GPU with run.fast",
                                       lambda: torch.ops.aten._softmax_backward_data),
+    "_convolution_pointwise": Foreign("encoders/folding.py", "no photograph is encoded on a CPU",
+                                      onednn("_convolution_pointwise")),
     "_linear_pointwise": Foreign("fast/", "products on CPUs of AMD are slower", onednn("_linear_pointwise")),
     "_reorder_linear_weight": Foreign("fast/", "decoding on CPUs fails with a TypeError",
                                       onednn("_reorder_linear_weight")),

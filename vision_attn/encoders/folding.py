@@ -1,35 +1,27 @@
 """Compute convolutional networks that are not trained with fewer passes over memory.
 
 With fixed statistics, a convolution and the normalisation of its output are one convolution with other weights:
-MobileNetV2 is 1.8 times as fast on a CPU core. On CPUs, three things more. Few images at a time keep the output of a
-layer in the processor's cache; oneDNN applies an activation while it writes the output of a convolution; in bfloat16,
-weights are converted once, which autocast does at each call.
+MobileNetV2 is 1.8 times as fast on a CPU core. On CPUs, three things more: few images at a time and activations in
+place keep the output of a layer in the processor's cache; oneDNN computes all convolutions; in bfloat16, weights are
+converted once, which autocast does at each call.
 """
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.optimization import fuse
 
 from vision_attn.encoders.tracing import traced_by_torch
 from vision_attn.geometry.receptive_fields import versions
 from vision_attn.layers.precision import product_dtype
 from vision_attn.system.locks import Turn
+from vision_attn.system.machine import multiplies_bf16
 
 PIXELS = 2**18
 """The number of pixels of images that a CPU thread takes at a time."""
-ONEDNN = {
-    nn.ReLU: "relu",
-    nn.ReLU6: "hardtanh",
-    nn.Hardtanh: "hardtanh",
-    nn.SiLU: "swish",
-    nn.Hardswish: "hardswish",
-    nn.Sigmoid: "sigmoid",
-}
-"""The names of activations in oneDNN."""
 
 
 class Folded:
@@ -75,50 +67,46 @@ class Folded:
         return fuse(traced, inplace=True, no_trace=True)
 
 
-class ActivatedConvolution(nn.Module):
-    """A convolution and the activation of its output, as one operation of oneDNN."""
+class Convolution(nn.Module):
+    """A convolution by oneDNN, also where torch would choose MKL: one image of kernels of 1x1 in one thread."""
 
-    def __init__(self, convolution: nn.Conv2d, activation: nn.Module | None) -> None:
+    def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
-        self.convolution = convolution
-        self.activation = "none" if activation is None else ONEDNN[type(activation)]
-        self.bounds = [activation.min_val, activation.max_val] if isinstance(activation, nn.Hardtanh) else []
+        self.layer = layer
 
     def forward(self, images: Tensor) -> Tensor:
-        layer = self.convolution
-        return torch.ops.mkldnn._convolution_pointwise(
-            images, layer.weight, layer.bias, layer.padding, layer.stride, layer.dilation, layer.groups,
-            self.activation, self.bounds, "",
-        )  # fmt: skip
-
-
-def has_onednn(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN computes in this dtype on this processor."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    return dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        layer = self.layer
+        settings = layer.padding, layer.stride, layer.dilation, layer.groups
+        return torch.ops.mkldnn._convolution_pointwise(images, layer.weight, layer.bias, *settings, "none", [], "")
 
 
 def for_cpu(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Return a network that computes in `dtype`, and each convolution together with the activation after it; `network`
-    itself if oneDNN cannot."""
+    """Return a network that computes in `dtype` with convolutions by oneDNN, each followed by its activation in place;
+    `network` itself if oneDNN cannot."""
     if not isinstance(network, GraphModule) or not has_onednn(dtype):
         return network
     network = GraphModule(network, deepcopy(network.graph))
     if dtype != torch.float32:
         network = deepcopy(network).to(dtype)
     layers: dict[Any, nn.Module] = dict(network.named_modules())
-    for node in list(network.graph.nodes):
+    for node in network.graph.nodes:
         layer = layers.get(node.target) if node.op == "call_module" else None
         if type(layer) is not nn.Conv2d or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             continue
-        activation = None
-        for after in list(node.users) if len(node.users) == 1 else []:
-            if after.op == "call_module" and type(layers[after.target]) in ONEDNN:
-                activation = layers[after.target]
-                after.replace_all_uses_with(node)
-                network.graph.erase_node(after)
-        network.add_module(f"activated_{node.name}", ActivatedConvolution(layer, activation))
-        node.target = f"activated_{node.name}"
+        changed: dict[Node, Any] = {node: Convolution(layer)}
+        after = next(iter(node.users))
+        if len(node.users) == 1 and after.op == "call_module" and hasattr(layers[after.target], "inplace"):
+            changed[after] = copy(layers[after.target])
+            changed[after].inplace = True
+        for own, replacement in changed.items():
+            own.target = f"on_cpu_{own.name}"
+            network.add_module(own.target, replacement)
     network.recompile()
     return network
+
+
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN computes convolutions in this dtype on this processor."""
+    if dtype == torch.bfloat16:
+        return multiplies_bf16()
+    return dtype == torch.float32 and torch.backends.mkldnn.is_available()
