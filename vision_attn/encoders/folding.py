@@ -40,18 +40,19 @@ class Folded:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        dtype = product_dtype(images)
+        on_cpu, dtype = images.device.type == "cpu", product_dtype(images)
         with self._folding:
             tensors = versions(self.network)
             if self._folded is None or tensors != self._made_from:
                 self._folded, self._made_from, self._on_cpu = self._fold(), tensors, {}
-            folded = self._folded
-            if images.device.type == "cpu" and dtype not in self._on_cpu:
-                self._on_cpu[dtype] = for_cpu(folded, dtype)
-            network = self._on_cpu.get(dtype, folded)
-        if images.device.type != "cpu":
-            return folded(images)
-        if network is not folded:
+            folded = network = self._folded
+            if on_cpu:
+                if dtype not in self._on_cpu:
+                    self._on_cpu[dtype] = for_cpu(folded, dtype)
+                network = self._on_cpu[dtype]
+        if not on_cpu:
+            return network(images)
+        if network is not folded:  # else autocast converts
             images = images.to(dtype)
         pieces = images.split(max(1, PIXELS * torch.get_num_threads() // images.shape[2:].numel()))
         outputs = [network(piece) for piece in pieces]
@@ -85,9 +86,8 @@ def for_cpu(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     `network` itself if oneDNN cannot."""
     if not isinstance(network, GraphModule) or not has_onednn(dtype):
         return network
-    network = GraphModule(network, deepcopy(network.graph))
-    if dtype != torch.float32:
-        network = deepcopy(network).to(dtype)
+    shared = GraphModule(network, deepcopy(network.graph))
+    network = shared if dtype == torch.float32 else deepcopy(network).to(dtype)
     layers: dict[Any, nn.Module] = dict(network.named_modules())
     for node in network.graph.nodes:
         layer = layers.get(node.target) if node.op == "call_module" else None
