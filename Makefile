@@ -17,15 +17,16 @@ test: .venv/.made
 	.venv/bin/python -m pytest --workers=auto --durations=10
 
 # Tests that take long and seldom fail when the others pass: mypy on the package, the installed wheel, every row of
-# `reproduce`, the day of a GPU, every config captured and resumed, networks of other libraries, notebooks, browsers.
+# `reproduce`, the day of a GPU, every config captured and resumed, networks of other libraries, notebooks, browsers. Without
+# shape checks, as users run it all, which takes four fifths of the time.
 test-slow: .venv/.made
-	.venv/bin/python -m pytest -m slow --workers=auto --durations=10
+	VISION_ATTN_SHAPES=0 .venv/bin/python -m pytest -m slow --workers=auto --durations=10
 
 # What is compiled, which does not mix with shape checks.
 test-compiled: .venv/.made
 	VISION_ATTN_SHAPES=0 .venv/bin/python -m pytest -m compile
 
-# What versions can break: what is compiled, and the rest.
+# What versions can break: what is compiled, and the rest, without shape checks, which only tests use.
 test-oldest: test-oldest-compiled test-oldest-plain
 
 # numba keeps compiled loops in files of one name for all of its versions: in one folder, two environments would compile
@@ -36,7 +37,7 @@ test-oldest-compiled: .venv-oldest/.made
 	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest -m compile
 
 test-oldest-plain: .venv-oldest/.made
-	.venv-oldest/bin/python -m pytest $(OLDEST)
+	VISION_ATTN_SHAPES=0 .venv-oldest/bin/python -m pytest $(OLDEST)
 
 OLDEST := tests/test_contracts.py tests/fast/test_autograd_functions.py tests/configuration/test_moves.py \
 	tests/engine/test_checkpoint.py tests/engine/test_resume.py tests/export tests/decode \

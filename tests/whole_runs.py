@@ -4,7 +4,6 @@ import json
 import math
 import multiprocessing
 import os
-import socket
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.engine.test_resume import lines
 from tests.fake_mnist import write_mnist
+from tests.ports import free_port
 from tests.scoring import quickly
 from vision_attn.commands import main
 from vision_attn.metrics.coco import captions
@@ -74,9 +74,7 @@ def _run(argv: list[str], change: Callable[[], None], environment: dict[str, str
 
 def in_two_processes(argv: list[str], change: Callable[[], None]) -> None:
     """`main(argv)` as two processes that share the work, as torchrun starts them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    meeting = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     both = [elsewhere(argv, change, **meeting, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
     for process in both:
         process.join()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +14,15 @@ import torch
 from safetensors.torch import load_file
 from toy import Server
 
+from tests.ports import free_port
+
 TESTS = Path(__file__).parents[1]
 SETTINGS = {"dropout": 0.0, "save_every": 0}
 
 
 def start_machines(folder: Path, **environment: str) -> list[subprocess.Popen]:
     """What one would type on each of two machines that share a disk, for two processes each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{probe.getsockname()[1]}"
+    place = f"127.0.0.1:{free_port()}"
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
         f"--rdzv-endpoint={place}", "--rdzv-id=test", "--local-addr=127.0.0.1", "--max-restarts=0",

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.distributed.run import main as torchrun
 from toy import Server
 
 from tests.engine.test_resume import SAVED_LESS, assert_same
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,10 +25,7 @@ def server():
 
 def start_two(server: Server, folder: Path, **settings) -> list[int]:
     """What torchrun does for two processes, forked in a moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     more = settings.pop("environment", {})
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     return [server.start(folder, environment=shared | rank | more, **settings) for rank in ranks]

@@ -54,7 +54,7 @@ def cut(
             if name in SCALES and named.keys() <= dict(network.named_modules()).keys():
                 body = traced(network.eval(), named).eval()
             else:
-                library = _timm().layers if name.startswith(TIMM) else _torchvision()
+                library = _timm().models if name.startswith(TIMM) else _torchvision()
                 with own_thread_in(import_module("torchvision.models.feature_extraction")):  # which timm's calls
                     body = library.create_feature_extractor(network.eval(), named).eval()
         return body, _output_shapes(body, resolution)
@@ -181,7 +181,7 @@ def maps(name: str, resolution: int) -> tuple[nn.Module, dict[str, tuple[int, in
         nodes = [node for node, _ in network.named_modules() if node.count(".") == 1]  # blocks
     else:
         _torchvision()
-        library = _timm().layers if name.startswith(TIMM) else import_module("torchvision.models.feature_extraction")
+        library = _timm().models if name.startswith(TIMM) else import_module("torchvision.models.feature_extraction")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a network has other nodes in training
             nodes = library.get_graph_node_names(network)[1][1:]
