@@ -2,11 +2,13 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,19 @@ def test_every_requirement_is_pinned_exactly(name: str) -> None:
         r'"([\w-]+)(?:\[\w+\])?(?:[><=]=[\d.]+)?"', PROJECT.split("dependencies = [")[1].split("[tool")[0]
     )
     assert {"torch", "torchvision", "pytest"} <= set(needed) and set(needed) <= pinned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.13"])
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-oldest.txt"])
+def test_every_python_can_install_the_pinned_versions(name: str, python: str) -> None:
+    """The first patch release of each: Debian 12 has 3.11.2. Asks the package index."""
+    uv = [sys.executable, "-m", "uv"] if find_spec("uv") else [shutil.which("uv") or pytest.skip("needs uv")]
+    resolve = [*uv, "pip", "compile", "-q", "--extra=dev", "pyproject.toml", "-c", name, "--python-version", python]
+    done = subprocess.run(resolve, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode and "No solution found" not in done.stderr:
+        pytest.skip(f"the package index does not answer: {done.stderr[:200]}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_lower_bounds_are_the_versions_that_are_tested() -> None:
