@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
+from vision_attn.system.locks import PARSING
 
 ENCODING = ("utf-8", "surrogatepass")  # file names may hold any bytes
 BLOCK = 4096
@@ -121,7 +122,8 @@ def write_array(path: Path, array: NDArray) -> None:
 def map_array(path: Path, dtype: DTypeLike) -> NDArray:
     """Map a one-dimensional array into memory. Raises FileNotFoundError or, if it is damaged, UserError."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        with PARSING:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
     except Exception as error:  # numpy parses the header as a Python literal, which can fail in many ways

@@ -15,6 +15,7 @@ from vision_attn.data.images.open import ENDINGS, Encoded, decoded_image, size_o
 from vision_attn.data.images.squares import centre_square
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import PARSING
 
 ARRAY = ".npy"
 """The file extension of an array of pixels, which may be larger than memory."""
@@ -89,7 +90,8 @@ class Mapped:
             with open(path, "rb") as file:
                 if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
                     raise UserError("it does not begin as numpy.save writes it")
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+            with PARSING:
+                mapped = np.load(path, mmap_mode="r", allow_pickle=False)
             Images([mapped], 3)
             self.file = open(path, "rb", buffering=0)  # noqa: SIM115, closed with this object
         except FileNotFoundError as error:

@@ -22,6 +22,7 @@ from vision_attn.data.images.resizing import RESIZING
 from vision_attn.data.photographs.pixels import View
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, read_json, replacing
+from vision_attn.system.locks import PARSING
 
 FORMAT = 1
 APPENDED = "shards.jsonl"
@@ -175,7 +176,7 @@ def _whole(folder: Path, entry: Shard) -> bool:
     try:
         if not path.is_file() or path.stat().st_size != entry["bytes"]:
             return False
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, PARSING:
             if np.lib.format.read_magic(file) != (1, 0):
                 return False
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)

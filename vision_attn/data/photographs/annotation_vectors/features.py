@@ -40,6 +40,7 @@ from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.console import bytes_of, complain, progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
+from vision_attn.system.locks import PARSING
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"
@@ -141,7 +142,8 @@ class Features:
 
     def _shard(self, number: int) -> Float16[NDArray, "N L D"]:
         """Map a shard into memory. `shard` keeps the latest ones."""
-        return np.load(self._paths[number], mmap_mode="r")
+        with PARSING:
+            return np.load(self._paths[number], mmap_mode="r")
 
 
 def cached_features(cache: Path, encoder: nn.Module, views: Sequence[View], *, verify: bool = False) -> Path:

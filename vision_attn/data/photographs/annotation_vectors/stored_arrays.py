@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vision_attn.system.errors import UserError
+from vision_attn.system.locks import PARSING
 
 LARGEST = 2**28
 """The largest number of unpacked bytes of an array: 36,000 vectors of 2,048 numbers fit."""
@@ -54,7 +55,7 @@ class Archive(Mapping[str, Stored]):
             raise UserError(f"{name} has {member.file_size:,} bytes unpacked: at most {LARGEST:,} are read")
 
         def load() -> NDArray:
-            with self.content.open(member) as opened:
+            with self.content.open(member) as opened, PARSING:
                 return np.lib.format.read_array(opened, allow_pickle=False)
 
         with self.content.open(member) as opened:
@@ -79,7 +80,8 @@ def stored_in(file: BufferedIOBase) -> Mapping[str, Stored]:
 
     def load() -> NDArray:
         file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+        with PARSING:
+            return np.lib.format.read_array(file, allow_pickle=False)
 
     return {"": Stored(*_header(file), load)}
 
@@ -93,5 +95,6 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
     }
     if version not in readers:
         raise UserError(f"version {version} of numpy's format is not one of plain numbers")
-    shape, _, dtype = readers[version](file)
+    with PARSING:
+        shape, _, dtype = readers[version](file)
     return shape, dtype
