@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
 from types import CodeType, FunctionType, UnionType
-from typing import Any, Union, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import jaxtyping
 import numpy as np
@@ -89,8 +89,12 @@ class Check:
         try:
             hints = get_type_hints(fn, include_extras=True)  # of names in quotes, what they name
         except NameError:  # imported for type checkers alone
+            if sys.version_info < (3, 11):
+                running.__annotations__ = without_names(fn.__annotations__)
             self.make = lambda: jaxtyped(running, typechecker=typechecker)
             return
+        if sys.version_info < (3, 11):
+            hints = without_names(hints)
         fn.__annotations__ = running.__annotations__ = hints
         self.make = lambda: typechecker(running)
         code, said = fn.__code__, repr(hints)
@@ -120,6 +124,15 @@ class Check:
 
 _OF_THE_FUNCTION = re.compile("Self|NoReturn|Never|TypeGuard|TypeIs")
 """Hints that mean something at a function alone."""
+
+
+def without_names(hints: dict[str, Any]) -> dict[str, Any]:
+    """Check nothing where a hint holds a name in quotes: Python 3.10 leaves that of list["Name"] as it is."""
+
+    def named(hint: Any) -> bool:
+        return isinstance(hint, str) or (get_origin(hint) is not Literal and any(map(named, get_args(hint))))
+
+    return {name: Any if named(hint) else hint for name, hint in hints.items()}
 
 
 def fits(value: Any, hint: Any) -> bool:
