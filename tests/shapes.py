@@ -35,6 +35,8 @@ def checked(fn: Callable | None = None, *, typechecker: Callable) -> Any:
     """A function whose calls `typechecker` checks; in place of `jaxtyped`, by which the import hook wraps functions."""
     if fn is None:
         return partial(checked, typechecker=typechecker)
+    if sys.version_info < (3, 11) and isinstance(fn, FunctionType):
+        fn.__annotations__ = without_names(fn.__annotations__)
     annotations = getattr(fn, "__annotations__", {})
     named_sizes = any("{" in repr(annotation) for annotation in annotations.values())  # sizes that arguments give
     if not isinstance(fn, FunctionType) or inspect.isgeneratorfunction(fn) or named_sizes:
@@ -89,12 +91,8 @@ class Check:
         try:
             hints = get_type_hints(fn, include_extras=True)  # of names in quotes, what they name
         except NameError:  # imported for type checkers alone
-            if sys.version_info < (3, 11):
-                running.__annotations__ = without_names(fn.__annotations__)
             self.make = lambda: jaxtyped(running, typechecker=typechecker)
             return
-        if sys.version_info < (3, 11):
-            hints = without_names(hints)
         fn.__annotations__ = running.__annotations__ = hints
         self.make = lambda: typechecker(running)
         code, said = fn.__code__, repr(hints)
@@ -132,7 +130,7 @@ def without_names(hints: dict[str, Any]) -> dict[str, Any]:
     def named(hint: Any) -> bool:
         return isinstance(hint, str) or (get_origin(hint) is not Literal and any(map(named, get_args(hint))))
 
-    return {name: Any if named(hint) else hint for name, hint in hints.items()}
+    return {name: hint if isinstance(hint, str) or not named(hint) else Any for name, hint in hints.items()}
 
 
 def fits(value: Any, hint: Any) -> bool:

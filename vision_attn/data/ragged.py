@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from vision_attn.data.array_headers import PARSING
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import replacing
-from vision_attn.system.locks import PARSING
 
 ENCODING = ("utf-8", "surrogatepass")  # file names may hold any bytes
 BLOCK = 4096

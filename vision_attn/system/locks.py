@@ -4,19 +4,14 @@ loading models.
 A thread that holds several locks takes them in this order: the `Turn` of a model, `LOADING`, `DRAWING`.
 """
 
-import sys
 import threading
 from collections.abc import Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from vision_attn.system.thread_trial import ThreadTrial, numbers_to_try
-
-PARSING: AbstractContextManager[Any] = threading.Lock() if (3, 11) <= sys.version_info < (3, 11, 8) else nullcontext()
-"""Held while numpy reads a header, which is a Python literal: Python 3.11.0 to 3.11.7 raise SystemError where two
-threads parse one at the same time (https://github.com/python/cpython/issues/106905)."""
 
 
 class Turn:

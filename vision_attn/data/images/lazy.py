@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vision_attn.attention.images import Images, Sliced
+from vision_attn.data.array_headers import PARSING
 from vision_attn.data.images.open import ENDINGS, Encoded, decoded_image, size_of
 from vision_attn.data.images.squares import centre_square
 from vision_attn.system.console import reason_of
 from vision_attn.system.errors import UserError
-from vision_attn.system.locks import PARSING
 
 ARRAY = ".npy"
 """The file extension of an array of pixels, which may be larger than memory."""

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from vision_attn.data.array_headers import PARSING
 from vision_attn.data.images.resizing import RESIZING
 from vision_attn.data.photographs.pixels import View
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import brief, digest, read_json, replacing
-from vision_attn.system.locks import PARSING
 
 FORMAT = 1
 APPENDED = "shards.jsonl"

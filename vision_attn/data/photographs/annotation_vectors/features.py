@@ -23,6 +23,7 @@ from jaxtyping import Float16
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vision_attn.data.array_headers import PARSING
 from vision_attn.data.images.squares import in_threads
 from vision_attn.data.photographs.annotation_vectors.feature_index import (
     APPENDED,
@@ -40,7 +41,6 @@ from vision_attn.layers.precision import at_least_float32
 from vision_attn.system.console import bytes_of, complain, progress
 from vision_attn.system.errors import UserError
 from vision_attn.system.files import is_full, replacing, sha256, sweep, way_on
-from vision_attn.system.locks import PARSING
 
 SHARD = 512  # images; a multiple of the encoding batch, so that resuming forms the same batches
 LOCK = ".lock"

@@ -12,8 +12,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from vision_attn.data.array_headers import PARSING
 from vision_attn.system.errors import UserError
-from vision_attn.system.locks import PARSING
 
 LARGEST = 2**28
 """The largest number of unpacked bytes of an array: 36,000 vectors of 2,048 numbers fit."""
